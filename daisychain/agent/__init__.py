@@ -1,0 +1,1 @@
+"""The one background process on every node."""

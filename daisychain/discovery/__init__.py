@@ -1,0 +1,1 @@
+"""Who is out there: mDNS and addresses typed by hand."""

@@ -1,0 +1,243 @@
+"""The vocabulary: frozen records that travel between folders, processes and machines.
+
+Nothing here does anything; nothing here imports anything of ours. Every record is a msgspec
+struct, so the same object is what a rule judges, what the link carries and what a screen shows.
+Units are in the names: `_s` seconds, `_ms` milliseconds, `_bytes` bytes, `_mbps` megabit per second.
+`None` means unknown, and unknown is never guessed.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Level = Literal["ok", "warn", "refuse"]
+Role = Literal["head", "worker"]
+NodeState = Literal["measuring", "ready", "running", "lost"]
+Phase = Literal["preparing", "shipping", "starting", "running", "finishing", "finished", "failed", "stopped"]
+ENDED: tuple[Phase, ...] = ("finished", "failed", "stopped")
+NicKind = Literal[
+    "ethernet", "wifi", "bridge", "bond", "vlan", "veth", "macvlan", "tun", "wireguard", "tailscale",
+    "container", "hypervisor", "wsl", "tether", "loopback", "unknown",
+]  # fmt: skip
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """What all records share: frozen, keyword-only, compared by value."""
+
+
+class Verdict(Record):
+    """A judgement with its reason and its remedy."""
+
+    level: Level
+    check: str
+    """What was judged, one word: nic, torch, os, disk, data, script ..."""
+    reason: str
+    """Why, one sentence without a final full stop."""
+    remedy: str = ""
+    """What to do, one sentence, empty when the level is ok."""
+    node: str = ""
+    """The node's name; empty for this machine."""
+
+
+class Address(Record):
+    ip: str
+    prefix: int
+
+
+class Nic(Record):
+    """One network interface as the operating system describes it."""
+
+    name: str
+    kind: NicKind
+    addresses: tuple[Address, ...] = ()
+    """IPv4 first in the operating system's order; gloo uses the first one."""
+    up: bool = True
+    mtu: int | None = None
+    speed_mbps: int | None = None
+    default_route: bool = False
+
+
+class Gpu(Record):
+    name: str
+    memory_bytes: int | None = None
+    capability: tuple[int, int] | None = None
+    driver: str = ""
+    verdict: Verdict
+
+
+class Device(Record):
+    """What computes on this machine."""
+
+    cpu: str
+    cores_physical: int | None
+    cores_logical: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+
+
+class Versions(Record):
+    daisychain: str
+    python: str
+    torch: str | None
+    """Read from the installed package's metadata; None when torch is not installed."""
+    os: str
+    """For people: 'Debian GNU/Linux 12', 'macOS 15.1'."""
+    os_family: Literal["linux", "macos", "windows"]
+
+
+class Capacity(Record):
+    """Measured time of one training step over n samples of the reference model: t(n) = fixed_s + per_sample_s * n."""
+
+    fixed_s: float
+    per_sample_s: float
+    threads: int
+    torch: str
+
+    def step_s(self, samples: int) -> float:
+        """Seconds that a step over `samples` takes."""
+        return self.fixed_s + self.per_sample_s * samples
+
+    def samples_per_second(self, samples: int = 256) -> float:
+        """Throughput alone at a batch of `samples`."""
+        return samples / self.step_s(samples)
+
+
+class Node(Record):
+    """A machine in the chain, as it describes itself and as the head sees it."""
+
+    id: str
+    """SHA-256 of the node's certificate, hex; the identity. Never the host name."""
+    name: str
+    role: Role
+    state: NodeState
+    address: str
+    """The chosen NIC's IPv4 address."""
+    port: int
+    nic: str
+    """The chosen NIC's name, GLOO_SOCKET_IFNAME of this node."""
+    nic_verdict: Verdict
+    device: Device
+    versions: Versions
+    capacity: Capacity | None = None
+    share: int | None = None
+    """Samples of each global batch in the current run; None outside a run."""
+    slowdown: float = 1.0
+    """Over 1 when this node is slowed on purpose (demo): each second of compute is stretched to this many."""
+    detail: str = ""
+    """One short phrase for people: 'measuring speed', 'not heard of for 6 s'."""
+
+
+class JoinRequest(Record):
+    """A worker that waits at this head."""
+
+    id: str
+    name: str
+    address: str
+    digits: str
+    """Six digits, the same on both screens unless somebody sits between them."""
+    confirmed: bool
+    """True once the worker's user pressed join."""
+    device: str = ""
+
+
+class FoundHead(Record):
+    """A head that this machine found, seen from the join screen."""
+
+    id: str
+    name: str
+    address: str
+    port: int
+    digits: str = ""
+    state: Literal["contacting", "ready", "confirmed", "joined", "refused"] = "contacting"
+    reason: str = ""
+
+
+class NodeStep(Record):
+    """One node's part of a step; times are medians over the last steps in a RunState, exact in metrics.jsonl.
+
+    compute: forward, backward, optimizer. sync: exchanging gradients once all are there. wait: for slower nodes.
+    """
+
+    node: str
+    share: int
+    compute_ms: float | None = None
+    sync_ms: float | None = None
+    wait_ms: float | None = None
+
+
+class RunSpec(Record):
+    """What was asked for: everything that `daisychain run` takes."""
+
+    job: Literal["script", "tabular", "demo"]
+    path: str = ""
+    """Absolute path of the script, or of the CSV file; empty for the demo job."""
+    target: str = ""
+    drop: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    """Absolute paths of data files or folders that the script needs."""
+    args: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    """Names of the nodes to use; empty means every ready node."""
+    batch: int | None = None
+    epochs: int | None = None
+    seed: int = 0
+    sync: Literal["exact"] = "exact"
+    equal: bool = False
+    """Equal shares, never changed: for comparison only."""
+
+
+class RunState(Record):
+    """A run as the head's agent knows it: what a screen shows, what `run --json` prints."""
+
+    id: str
+    name: str
+    phase: Phase
+    folder: str
+    spec: RunSpec
+    step: int = 0
+    steps: int | None = None
+    epoch: int = 0
+    epochs: int | None = None
+    batch: int | None = None
+    elapsed_s: float = 0.0
+    eta_s: float | None = None
+    samples_per_second: float | None = None
+    step_ms: float | None = None
+    loss: float | None = None
+    loss_history: tuple[tuple[int, float], ...] = ()
+    """(step, loss), thinned to at most 200 points."""
+    step_ms_history: tuple[tuple[int, float], ...] = ()
+    nodes: tuple[NodeStep, ...] = ()
+    log: tuple[str, ...] = ()
+    """The newest lines of events, at most 200."""
+    detail: str = ""
+    """Progress of a phase in words: 'old: 12 of 27 MB'."""
+    error: str = ""
+    """One line, of the first node that failed; empty otherwise."""
+    log_path: str = ""
+    """The file that has all of the failing rank's output."""
+    exit: int | None = None
+    """Exit code of the design once the run has ended."""
+    speedup_vs_fastest_node: float | None = None
+    scores: dict[str, float | dict[str, float]] = {}
+
+
+class Snapshot(Record):
+    """The world as this machine's agent knows it; one replaceable message."""
+
+    self_id: str
+    role: Role
+    nodes: tuple[Node, ...]
+    """The head's view: itself first. On a worker: itself and the head it belongs to."""
+    requests: tuple[JoinRequest, ...] = ()
+    heads: tuple[FoundHead, ...] = ()
+    joined: str = ""
+    """Name of the head that this worker belongs to; empty when none."""
+    connected: bool = False
+    """On a worker: whether the link to that head is up."""
+    discovery: Verdict | None = None
+    """Whether mDNS works here; None while unknown."""
+    run: RunState | None = None
+    nics: tuple[Nic, ...] = ()
+    advice: str = ""
+    log_path: str = ""

@@ -1,0 +1,1 @@
+"""Trainings that need no code from the user."""

@@ -1,0 +1,339 @@
+"""Every message on the control channel, as one tagged union.
+
+A frame is the JSON object {"m": message, "id": number, "re": number}: a request carries `id`, its
+answer the same number as `re`, a notice neither. A message's `type` is its class name. Blob content
+travels as binary frames (see session.py) and nowhere else.
+"""
+
+from typing import Any
+
+import msgspec
+
+from daisychain.facts import Nic, Node, RunSpec, RunState, Snapshot, Verdict
+
+PROTOCOL = 1
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """What all messages share."""
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+class Done(Message):
+    """Yes, done."""
+
+
+class Refused(Message):
+    """No, and why; `exit` is the exit code of the error it stands for (errors.BY_EXIT_CODE)."""
+
+    reason: str
+    remedy: str = ""
+    exit: int = 1
+    verdicts: tuple[Verdict, ...] = ()
+
+
+# --- from the TUI or the CLI to the local agent --------------------------------------------------
+
+
+class Watch(Message):
+    """From now on send a Snapshot notice whenever the world changes, at most every `interval_s` seconds."""
+
+    interval_s: float = 1.0
+
+
+class World(Message):
+    """The notice that answers Watch, and the answer to Look."""
+
+    snapshot: Snapshot
+
+
+class Look(Message):
+    """One snapshot, now. Answered by World."""
+
+
+class Ping(Message):
+    """Who is there. Answered by Pong."""
+
+
+class Pong(Message):
+    pid: int
+    version: str
+    role: str
+
+
+class MakeInvite(Message):
+    """A token for joining this head. Answered by Invitation or Refused."""
+
+    uses: int = 1
+    minutes: float = 60.0
+
+
+class Invitation(Message):
+    token: str
+    address: str
+    """HOST:PORT of the head."""
+    uses: int
+    minutes: float
+
+
+class BeWorker(Message):
+    """Become a worker.
+
+    With host and token: join that head by its token. With host alone: contact it for pairing (or rejoin it when
+    it is known). With neither: rejoin the known head, or look for heads by mDNS. Answered by Done or Refused.
+    """
+
+    host: str = ""
+    port: int = 0
+    token: str = ""
+
+
+class ConfirmHead(Message):
+    """`j` on the join screen: yes to this head, whose digits are the same."""
+
+    id: str
+
+
+class AcceptWorker(Message):
+    """`a` on the cluster screen: yes to this waiting worker."""
+
+    id: str
+
+
+class DeclineWorker(Message):
+    id: str
+
+
+class Forget(Message):
+    """Never let this node back without a new invitation. By name or id."""
+
+    node: str
+
+
+class Launch(Message):
+    """Start a run. Answered by Launched or Refused; everything later is in snapshots."""
+
+    spec: RunSpec
+
+
+class Launched(Message):
+    run: str
+    folder: str
+
+
+class FollowRun(Message):
+    """The newest state of a run of this agent, also after its end. Answered by RunNews or Refused."""
+
+    run: str
+
+
+class RunNews(Message):
+    state: RunState
+
+
+class StopRun(Message):
+    """End the current run on every node. Answered by Done or Refused."""
+
+
+class ListNics(Message):
+    """Answered by Nics."""
+
+
+class Nics(Message):
+    nics: tuple[Nic, ...]
+    verdicts: tuple[Verdict, ...]
+    """One for each NIC, in the same order."""
+    chosen: str
+
+
+class QuitAgent(Message):
+    """End the agent, and with it any run."""
+
+
+# --- a stranger at a head's door -----------------------------------------------------------------
+
+
+class TokenHello(Message):
+    """A worker with a token: its certificate, which invitation, and a fresh nonce."""
+
+    name: str
+    certificate: str
+    """PEM of the worker's self-signed certificate."""
+    invite: str
+    nonce: str
+    protocol: int = PROTOCOL
+
+
+class TokenChallenge(Message):
+    nonce: str
+
+
+class TokenProof(Message):
+    mac: str
+
+
+class Welcome(Message):
+    """The worker is in: its certificate signed by the head, and with a token the head's proof that it knows it too."""
+
+    certificate: str
+    head: str
+    mac: str = ""
+
+
+class PairHello(Message):
+    """A worker without a token: its certificate and a commitment to its nonce."""
+
+    name: str
+    certificate: str
+    commitment: str
+    device: str = ""
+    protocol: int = PROTOCOL
+
+
+class PairNonce(Message):
+    """The head's nonce, sent only after the worker's commitment."""
+
+    nonce: str
+    head: str
+    """The head's name."""
+
+
+class PairReveal(Message):
+    """The worker opens its commitment; both now know the six digits."""
+
+    nonce: str
+
+
+class PairConfirm(Message):
+    """The worker's user pressed `j`."""
+
+
+# --- between a head and its workers --------------------------------------------------------------
+
+
+class Hello(Message):
+    """The first message of a joined worker."""
+
+    node: Node
+    protocol: int = PROTOCOL
+
+
+class HelloBack(Message):
+    node: Node
+
+
+class Heartbeat(Message):
+    """Every 2 s in both directions."""
+
+
+class NodeNews(Message):
+    """A node's own record changed: capacity became known, another NIC."""
+
+    node: Node
+
+
+class File(msgspec.Struct, frozen=True):
+    """One file of a run, by content."""
+
+    path: str
+    """Relative, with forward slashes; where it lies below the run's work folder."""
+    sha256: str
+    size: int
+
+
+class PrepareRun(Message):
+    """Fetch what is missing of `files`, lay them out, and get ready to start ranks. Answered by Prepared or Refused."""
+
+    run: str
+    files: tuple[File, ...]
+    serve_store: bool
+    """Bind the store's socket on this node: it will run rank 0."""
+
+
+class Prepared(Message):
+    store_port: int = 0
+
+
+class FetchBlob(Message):
+    """A worker asks for a file's content from `offset` on; binary frames follow, then Done or Refused as the answer."""
+
+    run: str
+    sha256: str
+    offset: int
+
+
+class ShipProgress(Message):
+    """How much of a run's files this worker has."""
+
+    run: str
+    have_bytes: int
+    total_bytes: int
+
+
+class StartRank(Message):
+    """Start this node's rank. Answered by Done once the process is started, or Refused."""
+
+    run: str
+    generation: int
+    rank: int
+    world_size: int
+    master_address: str
+    master_port: int
+    names: tuple[str, ...]
+    """Node name of every rank."""
+    speeds: tuple[tuple[float, float], ...]
+    """(fixed_s, per_sample_s) of every rank, as far as measured; what the first shares come from."""
+    script: str
+    """Path below the work folder."""
+    args: tuple[str, ...]
+    settings: dict[str, Any]
+    """seed, batch, epochs, sync, equal; what the training API reads."""
+
+
+class RankReport(Message):
+    """One line from a rank's pipe, or its end; see train/reports.py for the kinds."""
+
+    run: str
+    generation: int
+    rank: int
+    report: dict[str, Any]
+
+
+class EndRun(Message):
+    """End this run's rank and clear its work folder. Answered by Done when nothing of it is left running."""
+
+    run: str
+    reason: str
+
+
+AnyMessage = (
+    Done | Refused | Watch | World | Look | Ping | Pong | MakeInvite | Invitation | BeWorker | ConfirmHead
+    | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | ListNics | Nics
+    | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome | PairHello | PairNonce | PairReveal
+    | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun | Prepared | FetchBlob | ShipProgress
+    | StartRank | RankReport | EndRun
+)  # fmt: skip
+"""Every message there is, in the order above."""
+
+
+class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
+    m: AnyMessage
+    id: int = 0
+    re: int = 0
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Frame)
+
+
+def encode(frame: Frame) -> str:
+    """One frame as JSON text."""
+    return _encoder.encode(frame).decode()
+
+
+def decode(text: str | bytes) -> Frame:
+    """The frame in `text`; raises msgspec.ValidationError or msgspec.DecodeError on anything else."""
+    return _decoder.decode(text)

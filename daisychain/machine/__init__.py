@@ -1,0 +1,1 @@
+"""This machine: its devices, its network interfaces, its speed."""

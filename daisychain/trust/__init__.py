@@ -1,0 +1,1 @@
+"""Identity, invitations and pairing."""

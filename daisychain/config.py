@@ -101,9 +101,7 @@ def locate(environment: Mapping[str, str] = os.environ) -> Paths:
     )
 
 
-def load(
-    paths: Paths, environment: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
-) -> Settings:
+def load(paths: Paths, environment: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None) -> Settings:
     """Settings from flags (None means not given), environment and config.toml.
 
     Raises ConfigError naming the file or variable and the key.

@@ -21,11 +21,11 @@ NicKind = Literal[
 ]  # fmt: skip
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What all records share: frozen, keyword-only, compared by value."""
 
 
-class Verdict(Record):
+class Verdict(Record, frozen=True, kw_only=True):
     """A judgement with its reason and its remedy."""
 
     level: Level
@@ -39,12 +39,12 @@ class Verdict(Record):
     """The node's name; empty for this machine."""
 
 
-class Address(Record):
+class Address(Record, frozen=True, kw_only=True):
     ip: str
     prefix: int
 
 
-class Nic(Record):
+class Nic(Record, frozen=True, kw_only=True):
     """One network interface as the operating system describes it."""
 
     name: str
@@ -57,7 +57,7 @@ class Nic(Record):
     default_route: bool = False
 
 
-class Gpu(Record):
+class Gpu(Record, frozen=True, kw_only=True):
     name: str
     memory_bytes: int | None = None
     capability: tuple[int, int] | None = None
@@ -65,7 +65,7 @@ class Gpu(Record):
     verdict: Verdict
 
 
-class Device(Record):
+class Device(Record, frozen=True, kw_only=True):
     """What computes on this machine."""
 
     cpu: str
@@ -75,7 +75,7 @@ class Device(Record):
     gpus: tuple[Gpu, ...] = ()
 
 
-class Versions(Record):
+class Versions(Record, frozen=True, kw_only=True):
     daisychain: str
     python: str
     torch: str | None
@@ -85,7 +85,7 @@ class Versions(Record):
     os_family: Literal["linux", "macos", "windows"]
 
 
-class Capacity(Record):
+class Capacity(Record, frozen=True, kw_only=True):
     """Measured time of one training step over n samples of the reference model: t(n) = fixed_s + per_sample_s * n."""
 
     fixed_s: float
@@ -102,7 +102,7 @@ class Capacity(Record):
         return samples / self.step_s(samples)
 
 
-class Node(Record):
+class Node(Record, frozen=True, kw_only=True):
     """A machine in the chain, as it describes itself and as the head sees it."""
 
     id: str
@@ -127,7 +127,7 @@ class Node(Record):
     """One short phrase for people: 'measuring speed', 'not heard of for 6 s'."""
 
 
-class JoinRequest(Record):
+class JoinRequest(Record, frozen=True, kw_only=True):
     """A worker that waits at this head."""
 
     id: str
@@ -140,7 +140,7 @@ class JoinRequest(Record):
     device: str = ""
 
 
-class FoundHead(Record):
+class FoundHead(Record, frozen=True, kw_only=True):
     """A head that this machine found, seen from the join screen."""
 
     id: str
@@ -152,7 +152,7 @@ class FoundHead(Record):
     reason: str = ""
 
 
-class NodeStep(Record):
+class NodeStep(Record, frozen=True, kw_only=True):
     """One node's part of a step; times are medians over the last steps in a RunState, exact in metrics.jsonl.
 
     compute: forward, backward, optimizer. sync: exchanging gradients once all are there. wait: for slower nodes.
@@ -165,7 +165,7 @@ class NodeStep(Record):
     wait_ms: float | None = None
 
 
-class RunSpec(Record):
+class RunSpec(Record, frozen=True, kw_only=True):
     """What was asked for: everything that `daisychain run` takes."""
 
     job: Literal["script", "tabular", "demo"]
@@ -186,7 +186,7 @@ class RunSpec(Record):
     """Equal shares, never changed: for comparison only."""
 
 
-class RunState(Record):
+class RunState(Record, frozen=True, kw_only=True):
     """A run as the head's agent knows it: what a screen shows, what `run --json` prints."""
 
     id: str
@@ -222,7 +222,7 @@ class RunState(Record):
     scores: dict[str, float | dict[str, float]] = {}
 
 
-class Snapshot(Record):
+class Snapshot(Record, frozen=True, kw_only=True):
     """The world as this machine's agent knows it; one replaceable message."""
 
     self_id: str

@@ -22,11 +22,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknow
 # --- answers -----------------------------------------------------------------------------------
 
 
-class Done(Message):
+class Done(Message, frozen=True, kw_only=True):
     """Yes, done."""
 
 
-class Refused(Message):
+class Refused(Message, frozen=True, kw_only=True):
     """No, and why; `exit` is the exit code of the error it stands for (errors.BY_EXIT_CODE)."""
 
     reason: str
@@ -38,40 +38,40 @@ class Refused(Message):
 # --- from the TUI or the CLI to the local agent --------------------------------------------------
 
 
-class Watch(Message):
+class Watch(Message, frozen=True, kw_only=True):
     """From now on send a Snapshot notice whenever the world changes, at most every `interval_s` seconds."""
 
     interval_s: float = 1.0
 
 
-class World(Message):
+class World(Message, frozen=True, kw_only=True):
     """The notice that answers Watch, and the answer to Look."""
 
     snapshot: Snapshot
 
 
-class Look(Message):
+class Look(Message, frozen=True, kw_only=True):
     """One snapshot, now. Answered by World."""
 
 
-class Ping(Message):
+class Ping(Message, frozen=True, kw_only=True):
     """Who is there. Answered by Pong."""
 
 
-class Pong(Message):
+class Pong(Message, frozen=True, kw_only=True):
     pid: int
     version: str
     role: str
 
 
-class MakeInvite(Message):
+class MakeInvite(Message, frozen=True, kw_only=True):
     """A token for joining this head. Answered by Invitation or Refused."""
 
     uses: int = 1
     minutes: float = 60.0
 
 
-class Invitation(Message):
+class Invitation(Message, frozen=True, kw_only=True):
     token: str
     address: str
     """HOST:PORT of the head."""
@@ -79,7 +79,7 @@ class Invitation(Message):
     minutes: float
 
 
-class BeWorker(Message):
+class BeWorker(Message, frozen=True, kw_only=True):
     """Become a worker.
 
     With host and token: join that head by its token. With host alone: contact it for pairing (or rejoin it when
@@ -91,72 +91,72 @@ class BeWorker(Message):
     token: str = ""
 
 
-class ConfirmHead(Message):
+class ConfirmHead(Message, frozen=True, kw_only=True):
     """`j` on the join screen: yes to this head, whose digits are the same."""
 
     id: str
 
 
-class AcceptWorker(Message):
+class AcceptWorker(Message, frozen=True, kw_only=True):
     """`a` on the cluster screen: yes to this waiting worker."""
 
     id: str
 
 
-class DeclineWorker(Message):
+class DeclineWorker(Message, frozen=True, kw_only=True):
     id: str
 
 
-class Forget(Message):
+class Forget(Message, frozen=True, kw_only=True):
     """Never let this node back without a new invitation. By name or id."""
 
     node: str
 
 
-class Launch(Message):
+class Launch(Message, frozen=True, kw_only=True):
     """Start a run. Answered by Launched or Refused; everything later is in snapshots."""
 
     spec: RunSpec
 
 
-class Launched(Message):
+class Launched(Message, frozen=True, kw_only=True):
     run: str
     folder: str
 
 
-class FollowRun(Message):
+class FollowRun(Message, frozen=True, kw_only=True):
     """The newest state of a run of this agent, also after its end. Answered by RunNews or Refused."""
 
     run: str
 
 
-class RunNews(Message):
+class RunNews(Message, frozen=True, kw_only=True):
     state: RunState
 
 
-class StopRun(Message):
+class StopRun(Message, frozen=True, kw_only=True):
     """End the current run on every node. Answered by Done or Refused."""
 
 
-class ListNics(Message):
+class ListNics(Message, frozen=True, kw_only=True):
     """Answered by Nics."""
 
 
-class Nics(Message):
+class Nics(Message, frozen=True, kw_only=True):
     nics: tuple[Nic, ...]
     verdicts: tuple[Verdict, ...]
     """One for each NIC, in the same order."""
     chosen: str
 
 
-class QuitAgent(Message):
+class QuitAgent(Message, frozen=True, kw_only=True):
     """End the agent, and with it any run."""
 
 
 # --- a stranger at a head's door -----------------------------------------------------------------
 
 
-class TokenHello(Message):
+class TokenHello(Message, frozen=True, kw_only=True):
     """A worker with a token: its certificate, which invitation, and a fresh nonce."""
 
     name: str
@@ -167,15 +167,15 @@ class TokenHello(Message):
     protocol: int = PROTOCOL
 
 
-class TokenChallenge(Message):
+class TokenChallenge(Message, frozen=True, kw_only=True):
     nonce: str
 
 
-class TokenProof(Message):
+class TokenProof(Message, frozen=True, kw_only=True):
     mac: str
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True, kw_only=True):
     """The worker is in: its certificate signed by the head, and with a token the head's proof that it knows it too."""
 
     certificate: str
@@ -183,7 +183,7 @@ class Welcome(Message):
     mac: str = ""
 
 
-class PairHello(Message):
+class PairHello(Message, frozen=True, kw_only=True):
     """A worker without a token: its certificate and a commitment to its nonce."""
 
     name: str
@@ -193,7 +193,7 @@ class PairHello(Message):
     protocol: int = PROTOCOL
 
 
-class PairNonce(Message):
+class PairNonce(Message, frozen=True, kw_only=True):
     """The head's nonce, sent only after the worker's commitment."""
 
     nonce: str
@@ -201,35 +201,35 @@ class PairNonce(Message):
     """The head's name."""
 
 
-class PairReveal(Message):
+class PairReveal(Message, frozen=True, kw_only=True):
     """The worker opens its commitment; both now know the six digits."""
 
     nonce: str
 
 
-class PairConfirm(Message):
+class PairConfirm(Message, frozen=True, kw_only=True):
     """The worker's user pressed `j`."""
 
 
 # --- between a head and its workers --------------------------------------------------------------
 
 
-class Hello(Message):
+class Hello(Message, frozen=True, kw_only=True):
     """The first message of a joined worker."""
 
     node: Node
     protocol: int = PROTOCOL
 
 
-class HelloBack(Message):
+class HelloBack(Message, frozen=True, kw_only=True):
     node: Node
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True, kw_only=True):
     """Every 2 s in both directions."""
 
 
-class NodeNews(Message):
+class NodeNews(Message, frozen=True, kw_only=True):
     """A node's own record changed: capacity became known, another NIC."""
 
     node: Node
@@ -244,7 +244,7 @@ class File(msgspec.Struct, frozen=True):
     size: int
 
 
-class PrepareRun(Message):
+class PrepareRun(Message, frozen=True, kw_only=True):
     """Fetch what is missing of `files`, lay them out, and get ready to start ranks. Answered by Prepared or Refused."""
 
     run: str
@@ -253,11 +253,11 @@ class PrepareRun(Message):
     """Bind the store's socket on this node: it will run rank 0."""
 
 
-class Prepared(Message):
+class Prepared(Message, frozen=True, kw_only=True):
     store_port: int = 0
 
 
-class FetchBlob(Message):
+class FetchBlob(Message, frozen=True, kw_only=True):
     """A worker asks for a file's content from `offset` on; binary frames follow, then Done or Refused as the answer."""
 
     run: str
@@ -265,7 +265,7 @@ class FetchBlob(Message):
     offset: int
 
 
-class ShipProgress(Message):
+class ShipProgress(Message, frozen=True, kw_only=True):
     """How much of a run's files this worker has."""
 
     run: str
@@ -273,7 +273,7 @@ class ShipProgress(Message):
     total_bytes: int
 
 
-class StartRank(Message):
+class StartRank(Message, frozen=True, kw_only=True):
     """Start this node's rank. Answered by Done once the process is started, or Refused."""
 
     run: str
@@ -293,7 +293,7 @@ class StartRank(Message):
     """seed, batch, epochs, sync, equal; what the training API reads."""
 
 
-class RankReport(Message):
+class RankReport(Message, frozen=True, kw_only=True):
     """One line from a rank's pipe, or its end; see train/reports.py for the kinds."""
 
     run: str
@@ -302,7 +302,7 @@ class RankReport(Message):
     report: dict[str, Any]
 
 
-class EndRun(Message):
+class EndRun(Message, frozen=True, kw_only=True):
     """End this run's rank and clear its work folder. Answered by Done when nothing of it is left running."""
 
     run: str

@@ -37,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Announce a head and look for heads with multicast DNS."""
     max_bundle_mb: int = 64
     """Largest folder of a script that is shipped to the workers."""
+    threads: int = 0
+    """CPU threads of a rank; 0: every core this machine may use."""
     slowdown: float = 1.0
     """Stretch each second of compute to this many; the demo's workers use it."""
 

@@ -1,0 +1,136 @@
+"""This node's side of runs, the same for a head's own part and for a worker's: prepare, start, end."""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from daisychain.agent.ranks import NodeRun
+from daisychain.config import Paths, Settings
+from daisychain.errors import DaisyError
+from daisychain.facts import Node, RunSpec, RunState
+from daisychain.link.messages import AnyMessage, Done, EndRun, File, Message, PrepareRun, StartRank
+from daisychain.run.lifecycle import Tracker
+
+log = logging.getLogger(__name__)
+OUTPUT_PIECE_BYTES = 512 * 1024
+
+
+class Head(Protocol):
+    """Whoever conducts the run: the conductor in this very process, or the head over the link."""
+
+    async def fetch(self, run: str, file: File, offset: int, sink: Callable[[bytes], None]) -> None: ...
+    async def report(self, run: str, rank: int, report: dict[str, Any]) -> None: ...
+    async def shipped(self, run: str, have: int, total: int) -> None: ...
+    def sources(self) -> Mapping[str, Path] | None:
+        """Files that lie on this machine already, by hash; None when they must be fetched."""
+
+
+class NodeSide:
+    """At most one run at a time."""
+
+    def __init__(
+        self, paths: Paths, settings: Settings, own: Callable[[], Node], threads: int, changed: Callable[[], None]
+    ) -> None:
+        self._paths, self._settings, self._own, self._threads, self._changed = paths, settings, own, threads, changed
+        self._current: NodeRun | None = None
+        self._tracker: Tracker | None = None
+        self.share: int | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._current is not None
+
+    def state(self) -> RunState | None:
+        """The current or last run, as far as this node alone sees it."""
+        return self._tracker.state(asyncio.get_running_loop().time()) if self._tracker else None
+
+    async def handle(self, message: Message, head: Head) -> AnyMessage:
+        """PrepareRun, StartRank or EndRun. Raises DaisyError with what is wrong on this node."""
+        match message:
+            case PrepareRun():
+                return await self._prepare(message, head)
+            case StartRank():
+                return await self._start(message, head)
+            case EndRun():
+                await self.end(message.run)
+                return Done()
+            case _:
+                raise DaisyError(f"{type(message).__name__} is not an order to a node")
+
+    async def _prepare(self, message: PrepareRun, head: Head) -> AnyMessage:
+        if self._current is not None:
+            raise DaisyError(f"this node is in run {self._current.run} already", "Stop that run first")
+        if "/" in message.run or message.run.startswith("."):
+            raise DaisyError(f"{message.run!r} is no run's name")
+        run = NodeRun(self._paths, message.run, {})
+        self._current = run
+        now = asyncio.get_running_loop().time()
+        self._tracker = Tracker(run=message.run, name=message.run, folder="", spec=RunSpec(job="script"), now_s=now)
+        self._tracker.seat([self._own().name])
+        self._tracker.enter("shipping")
+
+        async def fetch(file: File, offset: int, sink: Callable[[bytes], None]) -> None:
+            await head.fetch(message.run, file, offset, sink)
+
+        async def shipped(have: int, total: int) -> None:
+            await head.shipped(message.run, have, total)
+
+        sources = head.sources()
+        return await run.prepare(
+            message, self._own().address, dict(sources or {}), fetch if sources is None else None, shipped
+        )
+
+    async def _start(self, message: StartRank, head: Head) -> AnyMessage:
+        run = self._current
+        if run is None or run.run != message.run:
+            raise DaisyError(f"run {message.run} was not prepared on this node")
+
+        async def report(rank: int, report: dict[str, Any]) -> None:
+            if report.get("kind") == "exit" and report["code"] == 0 and rank == 0:
+                await self._send_output(run, rank, head)
+            self._follow(report)
+            await head.report(message.run, rank, report)
+
+        own = self._own()
+        return await run.start(
+            message, log_path=self._paths.runs / message.run / f"rank-{message.rank}.log", threads=self._threads,
+            slowdown=self._settings.slowdown, nic=own.nic, report=report,
+        )  # fmt: skip
+
+    def _follow(self, report: Mapping[str, Any]) -> None:
+        """Keep this node's own view of the run, for its screen."""
+        if report.get("kind") == "step":
+            self.share = int(report["share"])
+        if self._tracker is not None and report.get("kind") in ("plan", "step"):
+            self._tracker.report(0, report, asyncio.get_running_loop().time())
+        self._changed()
+
+    async def _send_output(self, run: NodeRun, rank: int, head: Head) -> None:
+        """What rank 0 left in its output folder goes to the head's run folder."""
+        for path in sorted(p for p in run.output.rglob("*") if p.is_file()):
+            name = path.relative_to(run.output).as_posix()
+            with path.open("rb") as stream:
+                while piece := stream.read(OUTPUT_PIECE_BYTES):
+                    data = base64.b64encode(piece).decode()
+                    await head.report(run.run, rank, {"kind": "output", "path": name, "data": data})
+
+    async def end(self, run: str = "") -> None:
+        """End the named run here, or whichever there is."""
+        current = self._current
+        if current is None or (run and current.run != run):
+            return
+        await current.end()
+        self._current, self.share = None, None
+        if self._tracker is not None:
+            self._tracker.end("finished", 0, asyncio.get_running_loop().time())
+        self._changed()
+
+
+def with_share(node: Node, share: int | None) -> Node:
+    """The node's record with its current share."""
+    return node if node.share == share else msgspec.structs.replace(node, share=share)

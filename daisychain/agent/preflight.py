@@ -1,0 +1,71 @@
+"""What must hold on every node before anything starts: pure. Each verdict names its node and a remedy."""
+
+from collections.abc import Sequence
+
+from daisychain.errors import NoNodeError
+from daisychain.facts import Node, Verdict
+
+
+def pick(nodes: Sequence[Node], wanted: Sequence[str]) -> tuple[Node, ...]:
+    """The nodes that will take part, the head first when it does. Raises NoNodeError naming who is missing."""
+    by_name = {node.name: node for node in nodes}
+    for name in wanted:
+        node = by_name.get(name)
+        if node is None:
+            raise NoNodeError(f"no node is called {name!r}", f"In this chain: {', '.join(by_name)}")
+        if node.state == "lost":
+            raise NoNodeError(f"{name} can't be reached", "Start daisychain there, or leave it out of --nodes")
+    chosen = [n for n in nodes if n.state != "lost" and (not wanted or n.name in wanted)]
+    if not chosen:
+        raise NoNodeError("no node is ready", "Start daisychain join on another machine, or leave --nodes away")
+    return tuple(chosen)
+
+
+def check(nodes: Sequence[Node]) -> tuple[Verdict, ...]:
+    """Verdicts of level warn or refuse about this set of nodes; the first node is what others are compared with."""
+    first = nodes[0]
+    found: list[Verdict] = []
+    for node in nodes:
+        found += _alone(node)
+        if node is not first:
+            found += _beside(first, node)
+    if len(nodes) > 1:
+        found += [
+            _no(n, "os", "Windows can train alone but not in a chain", "Use WSL with mirrored networking, or Docker")
+            for n in nodes
+            if n.versions.os_family == "windows"
+        ]
+    return tuple(found)
+
+
+def _alone(node: Node) -> list[Verdict]:
+    found = []
+    if node.nic_verdict.level == "refuse":
+        found.append(_no(node, "nic", node.nic_verdict.reason, node.nic_verdict.remedy))
+    if node.versions.torch is None:
+        found.append(_no(node, "torch", "torch is not installed", "Run there: python -m pip install torch"))
+    return found
+
+
+def _beside(first: Node, node: Node) -> list[Verdict]:
+    found = []
+    mine, theirs = first.versions, node.versions
+    if mine.os_family != theirs.os_family:
+        reason = f"{first.name} runs {mine.os} and {node.name} {theirs.os}: gloo can't connect them"
+        found.append(_no(node, "os", reason, "Chain only Linux machines, or only Macs"))
+    if mine.torch and theirs.torch and _minor(mine.torch) != _minor(theirs.torch):
+        reason = f"{first.name} has torch {mine.torch} and {node.name} {theirs.torch}"
+        remedy = f"Run on {node.name}: python -m pip install 'torch=={mine.torch.split('+')[0]}'"
+        found.append(_no(node, "torch", reason, remedy))
+    if mine.daisychain != theirs.daisychain:
+        reason = f"{first.name} has daisychain {mine.daisychain} and {node.name} {theirs.daisychain}"
+        found.append(_no(node, "daisychain", reason, f"Install daisychain {mine.daisychain} on {node.name}"))
+    return found
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def _no(node: Node, check: str, reason: str, remedy: str) -> Verdict:
+    return Verdict(level="refuse", check=check, reason=reason, remedy=remedy, node=node.name)

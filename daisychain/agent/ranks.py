@@ -1,0 +1,213 @@
+"""One rank on this node: its work folder, its process, its reports, its end."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from daisychain.agent.bundles import BlobStore, explain, lay_out
+from daisychain.config import Paths
+from daisychain.errors import DaisyError, DataError
+from daisychain.link.messages import AnyMessage, Done, EndRun, File, Prepared, PrepareRun, StartRank
+
+log = logging.getLogger(__name__)
+
+REPORT_LIMIT_BYTES = 1024 * 1024
+GROUP_TIMEOUT_S = 60.0
+Fetch = Callable[[File, int, Callable[[bytes], None]], Awaitable[None]]
+"""Get a file's content from an offset on, piece by piece."""
+Report = Callable[[int, dict[str, Any]], Awaitable[None]]
+"""Called with the rank and each of its reports; the last is {"kind": "exit", "code": ...}."""
+Shipped = Callable[[int, int], Awaitable[None]]
+
+
+class NodeRun:
+    """This node's part of one run. The head drives its own part through the same three calls as a worker's."""
+
+    def __init__(self, paths: Paths, run: str, environment: dict[str, str]) -> None:
+        self._paths = paths
+        self.run = run
+        self.folder = paths.work / run
+        self._environment = environment
+        self._store: socket.socket | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def output(self) -> Path:
+        """Where rank 0 leaves its results."""
+        return self.folder / ".output"
+
+    async def prepare(
+        self, message: PrepareRun, address: str, local: dict[str, Path], fetch: Fetch | None, shipped: Shipped
+    ) -> Prepared:
+        """Get and lay out the run's files. `local`: files on this machine, by hash; `fetch`: for all others."""
+        blobs = BlobStore(self._paths.blobs)
+        try:
+            if fetch is not None:
+                await self._fetch_missing(message.files, blobs, fetch, shipped)
+            sources = [(file.path, local.get(file.sha256) or blobs.path(file.sha256)) for file in message.files]
+            self.folder.mkdir(parents=True, exist_ok=False)
+            self.output.mkdir()
+            await asyncio.to_thread(lay_out, sources, self.folder)
+        except OSError as error:
+            raise explain(error, self._paths.work) from error
+        return Prepared(store_port=self._bind_store(address) if message.serve_store else 0)
+
+    def _bind_store(self, address: str) -> int:
+        """A listening socket on this address only; torch's store would listen on every one (and race for the port)."""
+        self._store = socket.create_server((address, 0), backlog=64)
+        self._store.set_inheritable(True)
+        return int(self._store.getsockname()[1])
+
+    async def _fetch_missing(self, files: tuple[File, ...], blobs: BlobStore, fetch: Fetch, shipped: Shipped) -> None:
+        missing = {file.sha256: file for file in files if not blobs.has(file)}
+        total = sum(file.size for file in missing.values())
+        await asyncio.to_thread(blobs.make_room, total)
+        have = 0
+        for file in missing.values():
+            have += blobs.offset(file)
+            told = have
+
+            def take(piece: bytes, file: File = file) -> None:
+                nonlocal have
+                blobs.append(file, piece)
+                have += len(piece)
+
+            fetching = asyncio.ensure_future(fetch(file, blobs.offset(file), take))
+            while not (await asyncio.wait({fetching}, timeout=0.5))[0]:
+                if have != told:
+                    told = have
+                    await shipped(have, total)
+            fetching.result()
+            await asyncio.to_thread(blobs.accept, file)
+        await shipped(total, total)
+
+    async def start(
+        self, message: StartRank, *, log_path: Path, threads: int, slowdown: float, nic: str, report: Report
+    ) -> Done:
+        """Start the rank's process. Its reports, then its exit, go to `report`."""
+        task = {
+            "rank": message.rank,
+            "world_size": message.world_size,
+            "master_address": message.master_address,
+            "master_port": message.master_port,
+            "store_fd": self._store.fileno() if self._store is not None else -1,
+            "generation": message.generation,
+            "names": message.names,
+            "speeds": message.speeds,
+            "script": message.script,
+            "args": message.args,
+            "settings": message.settings,
+            "slowdown": slowdown,
+            "threads": threads,
+            "timeout_s": GROUP_TIMEOUT_S,
+            "output": str(self.output),
+        }
+        environment = {
+            **os.environ,
+            **self._environment,
+            "RANK": str(message.rank),
+            "WORLD_SIZE": str(message.world_size),
+            "MASTER_ADDR": message.master_address,
+            "MASTER_PORT": str(message.master_port),
+            "GLOO_SOCKET_IFNAME": nic,
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONUNBUFFERED": "1",
+        }
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("ab") as stream:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "daisychain.train.rank", stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE, stderr=stream, cwd=self.folder, env=environment, start_new_session=True,
+                pass_fds=(self._store.fileno(),) if self._store is not None else (), limit=REPORT_LIMIT_BYTES,
+            )  # fmt: skip
+        self._close_store()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(task).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):
+            await self._process.stdin.drain()
+        self._reader = asyncio.create_task(self._read(self._process, message.rank, report))
+        return Done()
+
+    async def _read(self, process: asyncio.subprocess.Process, rank: int, report: Report) -> None:
+        assert process.stdout is not None
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:
+                log.warning("rank %d sent a report over %d bytes; skipped", rank, REPORT_LIMIT_BYTES)
+                continue
+            if not line:
+                break
+            with contextlib.suppress(ValueError):
+                parsed = json.loads(line)
+                if isinstance(parsed, dict):
+                    await report(rank, parsed)
+        await report(rank, {"kind": "exit", "code": await process.wait()})
+
+    async def end(self, _: EndRun | None = None) -> AnyMessage:
+        """Kill what is left of the rank and its children, and clear the work folder."""
+        self._close_store()
+        if self._reader is not None and asyncio.current_task() is not self._reader:
+            self._reader.cancel()
+        if self._process is not None:
+            await end_group(self._process)
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        return Done()
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+async def end_group(process: asyncio.subprocess.Process) -> None:
+    """Kill a process and its whole group, also what outlived it, and wait for it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        await process.wait()
+
+
+async def run_child(module: str, order: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Run a preparing child (`python -m module`): one JSON order in, JSON lines out; its last line, of kind "done".
+
+    Raises the DaisyError of its error line, or one with its last words.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE, start_new_session=True, limit=REPORT_LIMIT_BYTES,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    words = asyncio.create_task(process.stderr.read())
+    last: dict[str, Any] = {}
+    try:
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        async for line in process.stdout:
+            last = json.loads(line)
+            tell(last)
+        code = await process.wait()
+        if last.get("kind") == "done" and code == 0:
+            return last
+        if last.get("kind") == "error":
+            kind = DataError if last.get("exit") == DataError.exit_code else DaisyError
+            raise kind(str(last["what"]), str(last.get("remedy", "")))
+        said = (await words).decode(errors="replace").strip().splitlines()
+        raise DaisyError(f"preparing the data failed: {said[-1] if said else f'exit code {code}'}")
+    finally:
+        words.cancel()
+        await end_group(process)

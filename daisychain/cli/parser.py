@@ -1,0 +1,104 @@
+"""What may be typed."""
+
+import argparse
+
+from daisychain.config import DEFAULT_PORT
+
+COMMANDS = {
+    "join": "join",
+    "invite": "look",
+    "run": "run",
+    "demo": "demo",
+    "predict": "predict",
+    "nodes": "look",
+    "status": "look",
+    "doctor": "look",
+    "bench": "look",
+    "paths": "look",
+    "stop": "look",
+    "forget": "look",
+    "agent": "look",
+    "": "screen",
+}
+"""Which module of this folder has a command; each has a coroutine function `command(words, surface) -> int`."""
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command as a namespace. Ends the process with exit code 2 and a usage line on a mistake."""
+    script_args: list[str] = []
+    if "--" in words:
+        cut = words.index("--")
+        words, script_args = words[:cut], words[cut + 1 :]
+    parsed = _parser().parse_args(words)
+    parsed.args = script_args
+    return parsed
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="JSON lines on stdout and nothing else")
+    # suppressed: a command's own default must not undo what was typed before the command
+    machine = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    machine.add_argument("--nic", help="network interface to use, by its name on this machine")
+    machine.add_argument("--port", type=int, help=f"control port (default {DEFAULT_PORT})")
+
+    top = argparse.ArgumentParser(
+        prog="daisychain",
+        description="Chain spare machines on one network to train small PyTorch models faster. "
+        "Without a command: the screens.",
+        parents=[machine],
+    )
+    top.add_argument("-V", "--version", action="store_true", help="print the version")
+    top.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+    top.set_defaults(command="", json=False)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+
+    def add(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text, parents=[common, *parents])
+
+    join = add("join", "be a worker: lend this machine to a head", machine)
+    join.add_argument("host", nargs="?", default="", metavar="HOST[:PORT]", help="the head; without it: look for heads")
+    join.add_argument("--token", default="", help="a token that `daisychain invite` printed on the head")
+    join.add_argument("--headless", action="store_true", help="no screen; return once joined")
+    join.add_argument("--no-mouse", action="store_true")
+
+    invite = add("invite", "make a token with which machines can join this one", machine)
+    invite.add_argument("--uses", type=int, default=1, metavar="N", help="how many machines may use it (default 1)")
+    invite.add_argument("--minutes", type=float, default=60.0, metavar="M", help="how long it is good for (default 60)")
+
+    run = add("run", "train over the chain, follow, report", machine)
+    run.add_argument("what", metavar="SCRIPT.py|JOB", help="a script, or a job that needs none: tabular, demo")
+    run.add_argument("file", nargs="?", default="", metavar="FILE", help="the CSV file of the tabular job")
+    run.add_argument("--target", default="", metavar="COLUMN", help="tabular: the column to predict")
+    run.add_argument("--drop", action="append", default=[], metavar="COLUMN", help="tabular: a column to leave out")
+    run.add_argument("--data", action="append", default=[], metavar="PATH", help="a file or folder the script needs")
+    run.add_argument("--nodes", default="auto", metavar="A,B|auto", help="which nodes take part (default: all ready)")
+    run.add_argument("--batch", type=int, metavar="N", help="global batch, over all nodes together")
+    run.add_argument("--epochs", type=int, metavar="N")
+    run.add_argument("--seed", type=int, default=0, metavar="N")
+    run.add_argument("--sync", choices=["exact"], default="exact", help="how gradients are exchanged")
+    run.add_argument("--equal", action="store_true", help="equal shares whatever the speeds: for comparing only")
+    run.add_argument("--headless", action="store_true", help="no screen")
+    run.add_argument("--anyway", action="store_true", help="launch in spite of warnings")
+    run.add_argument("--no-mouse", action="store_true")
+
+    demo = add("demo", "a whole chain on this one machine, training for real")
+    demo.add_argument("--speeds", default="4,2,1", help="relative speeds of head and workers (default 4,2,1)")
+    demo.add_argument("--epochs", type=int, metavar="N")
+    demo.add_argument("--headless", action="store_true", help="no screen")
+    demo.add_argument("--no-mouse", action="store_true")
+
+    predict = add("predict", "apply a tabular run's model to a new CSV file")
+    predict.add_argument("model", metavar="FOLDER", help="the folder of a finished tabular run")
+    predict.add_argument("file", metavar="FILE.csv")
+    predict.add_argument("-o", "--output", default="", metavar="OUT.csv", help="where to (default: FILE-predicted.csv)")
+
+    add("nodes", "who is in the chain", machine)
+    add("status", "this machine's agent and its run")
+    add("doctor", "check this machine: network interfaces, versions, devices", machine)
+    add("bench", "how fast this machine is", machine)
+    add("paths", "where everything lies")
+    add("stop", "end the run on every node")
+    add("forget", "never let a node back without a new invitation").add_argument("node", metavar="NODE")
+    add("agent", "the background process").add_argument("verb", choices=["stop"])
+    return top

@@ -1,0 +1,70 @@
+"""A run's report, for programs and for people: pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from daisychain.facts import RunState
+
+
+def as_json(state: RunState, speeds: Mapping[str, float]) -> dict[str, Any]:
+    """report.json; the same keys as the `finished` event where they mean the same."""
+    return {
+        "v": 1,
+        "run": state.id,
+        "name": state.name,
+        "phase": state.phase,
+        "exit": state.exit,
+        "error": state.error,
+        "steps": state.step,
+        "epochs": state.epochs,
+        "batch": state.spec.batch or state.batch,
+        "seconds": round(state.elapsed_s, 3),
+        "samples_per_second": state.samples_per_second,
+        "speedup_vs_fastest_node": state.speedup_vs_fastest_node,
+        "loss": state.loss,
+        "scores": state.scores,
+        "nodes": {
+            part.node: {
+                "share": part.share,
+                "samples_per_second_computing": speeds.get(part.node),
+                "compute_ms": part.compute_ms,
+                "sync_ms": part.sync_ms,
+                "wait_ms": part.wait_ms,
+            }
+            for part in state.nodes
+        },
+        "folder": state.folder,
+    }
+
+
+def as_markdown(state: RunState, speeds: Mapping[str, float]) -> str:
+    """report.md."""
+    lines = [f"# {state.name}", ""]
+    if state.error:
+        lines += [f"**{state.phase}**: {state.error}", "", f"Log: `{state.log_path}`", ""]
+    lines += [
+        f"- {state.phase} after {state.step} steps in {state.elapsed_s:.1f} s",
+        f"- throughput: {_number(state.samples_per_second)} samples/s",
+        f"- against the fastest node's own computing speed in this run: {_number(state.speedup_vs_fastest_node)} times",
+        f"- last loss: {_number(state.loss)}",
+        "",
+        "| node | share | alone, samples/s | compute ms | sync ms | wait ms |",
+        "|---|---|---|---|---|---|",
+    ]
+    for part in state.nodes:
+        times = " | ".join(_number(value) for value in (part.compute_ms, part.sync_ms, part.wait_ms))
+        lines.append(f"| {part.node} | {part.share} | {_number(speeds.get(part.node))} | {times} |")
+    if state.scores:
+        baseline = state.scores.get("baseline")
+        known = baseline if isinstance(baseline, dict) else {}
+        lines += ["", "| score | this model | baseline |", "|---|---|---|"]
+        lines += [
+            f"| {name} | {_number(value)} | {_number(known.get(name))} |"
+            for name, value in state.scores.items()
+            if not isinstance(value, dict)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"

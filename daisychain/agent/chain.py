@@ -68,7 +68,10 @@ def advice(nodes: tuple[Node, ...], waiting: int) -> str:
     lost = [n.name for n in others if n.state == "lost"]
     if lost:
         return f"{', '.join(lost)} can't be reached; it comes back by itself once its agent runs and its cable is in"
-    measured = [n.capacity.samples_per_second() for n in nodes if n.capacity is not None]
-    if len(measured) < len(nodes):
+    if any(n.state == "measuring" for n in nodes):
         return "Measuring how fast each machine is"
+    unknown = [n for n in nodes if n.capacity is None]
+    if unknown:
+        return f"{unknown[0].name}: {unknown[0].detail or 'its speed is unknown'}"
+    measured = [n.capacity.samples_per_second() for n in nodes if n.capacity is not None]
     return f"At best {sum(measured) / max(measured):.2f} times the fastest machine alone, if the network keeps up"

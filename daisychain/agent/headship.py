@@ -89,10 +89,14 @@ class Headship:
         own = self._agent.own
         if self._agent.membership.active or not self._agent.settings.mdns or own.address.startswith("127."):
             return
-        self._mdns = Mdns()
-        verdict = await self._mdns.start(own.address)
-        if verdict.level == "ok":
-            verdict = await self._mdns.announce(own.id, own.name, own.address, own.port)
+        mdns = self._mdns = Mdns()
+        verdict = await mdns.start(own.address)
+        if verdict.level == "ok" and self._mdns is mdns:
+            verdict = await mdns.announce(own.id, own.name, own.address, own.port)
+        if self._mdns is not mdns:
+            # withdrawn in the meantime
+            await mdns.close()
+            return
         self._discovery = verdict
         self._agent.changed()
 

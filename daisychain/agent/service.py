@@ -20,6 +20,7 @@ from daisychain.agent.headship import Headship
 from daisychain.agent.membership import Membership
 from daisychain.agent.node_side import NodeSide, with_share
 from daisychain.config import Paths, Settings, write_atomically
+from daisychain.discovery.roster import clean_name
 from daisychain.errors import DaisyError, UsageError
 from daisychain.facts import Node, Snapshot, Verdict
 from daisychain.link.client import Lock
@@ -83,7 +84,7 @@ class Agent:
             asyncio.to_thread(probe.read_nics),
             asyncio.to_thread(probe.host_name),
         )
-        name = self._settings.name or host
+        name = clean_name(self._settings.name or host)
         self.identity = Identity.load_or_create(self._paths.identity, name)
         chosen, verdict = nics.choose(found, self._settings.nic)
         if verdict.level == "refuse" and self._settings.nic:

@@ -31,6 +31,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         words, script_args = words[:cut], words[cut + 1 :]
     parsed = _parser().parse_args(words)
     parsed.args = script_args
+    parsed.command = parsed.command or ""
     return parsed
 
 
@@ -50,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     top.add_argument("-V", "--version", action="store_true", help="print the version")
     top.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
-    top.set_defaults(command="", json=False)
+    top.set_defaults(json=False)
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     def add(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:

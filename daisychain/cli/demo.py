@@ -41,12 +41,18 @@ async def command(words: argparse.Namespace, surface: Surface) -> int:
         spec = RunSpec(job="demo", epochs=words.epochs)
         async with head:
             if headless:
-                return await launch_and_follow(head, spec, surface)
+                return await launch_and_follow(head, spec, surface, lambda folder: _keep(folder, surface.paths))
             await head.expect(Launch(spec=spec), Launched)
             return await open_screens(words, surface, head, "run", None)
     finally:
         await _end(agents)
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _keep(folder: str, paths: Paths) -> str:
+    """Move the run's folder out of the demo's temporary one, to the person's own runs."""
+    paths.runs.mkdir(parents=True, exist_ok=True)
+    return str(shutil.move(folder, paths.runs / Path(folder).name))
 
 
 def parse_speeds(text: str) -> list[float]:

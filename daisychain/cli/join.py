@@ -34,9 +34,9 @@ async def command(words: argparse.Namespace, surface: Surface) -> int:
 def split_address(text: str) -> tuple[str, int]:
     """HOST, HOST:PORT or [v6]:PORT; port 0 when none is given. Raises UsageError."""
     host, colon, number = text.rpartition(":")
-    if not colon or (text.count(":") > 1 and not text.startswith("[")):
+    if not colon or text.endswith("]") or (text.count(":") > 1 and not text.startswith("[")):
         return text.strip("[]"), 0
-    if not number.isdigit() or not 0 < int(number) < 65536:
+    if not number.isdecimal() or not 0 < int(number) < 65536:
         raise UsageError(f"{text!r} is not HOST:PORT", "Give a port from 1 to 65535, or leave it away")
     return host.strip("[]"), int(number)
 

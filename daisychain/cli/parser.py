@@ -2,6 +2,7 @@
 
 import argparse
 
+from daisychain import __version__
 from daisychain.config import DEFAULT_PORT
 
 COMMANDS = {
@@ -49,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         "Without a command: the screens.",
         parents=[machine],
     )
-    top.add_argument("-V", "--version", action="store_true", help="print the version")
+    top.add_argument("-V", "--version", action="version", version=f"daisychain {__version__}", help="print the version")
     top.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     top.set_defaults(json=False)
     commands = top.add_subparsers(dest="command", metavar="COMMAND")

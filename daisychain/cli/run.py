@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -54,8 +55,13 @@ def spec_of(words: argparse.Namespace) -> RunSpec:
     )
 
 
-async def launch_and_follow(agent: AgentClient, spec: RunSpec, surface: Surface) -> int:
-    """Launch, tell how it goes, and return the run's exit code. Ctrl-C ends the run on every node."""
+async def launch_and_follow(
+    agent: AgentClient, spec: RunSpec, surface: Surface, keep: Callable[[str], str] = lambda folder: folder
+) -> int:
+    """Launch, tell how it goes, and return the run's exit code. Ctrl-C ends the run on every node.
+
+    keep: called with the run's folder at the end; returns where it lies then.
+    """
     launched = await agent.expect(Launch(spec=spec), Launched)
     surface.event("launched", run=launched.run, folder=launched.folder)
     surface.say(f"run {launched.run}")
@@ -66,7 +72,7 @@ async def launch_and_follow(agent: AgentClient, spec: RunSpec, surface: Surface)
     except asyncio.CancelledError:
         await _stop(agent, launched.run)
         return INTERRUPTED
-    return _finish(state, surface)
+    return _finish(state, surface, keep(state.folder))
 
 
 async def _follow(agent: AgentClient, run: str, teller: "Teller") -> RunState:
@@ -128,11 +134,11 @@ class Teller:
         self._phase = (state.phase, state.detail)
 
 
-def _finish(state: RunState, surface: Surface) -> int:
+def _finish(state: RunState, surface: Surface, folder: str) -> int:
     code = state.exit if state.exit is not None else 1
     surface.event(
         "finished", exit=code, steps=state.step, samples_per_second=state.samples_per_second,
-        speedup_vs_fastest_node=state.speedup_vs_fastest_node, folder=state.folder, scores=state.scores,
+        speedup_vs_fastest_node=state.speedup_vs_fastest_node, folder=folder, scores=state.scores,
         error=state.error, phase=state.phase,
     )  # fmt: skip
     if state.error:
@@ -144,5 +150,5 @@ def _finish(state: RunState, surface: Surface) -> int:
         surface.say(f"{state.phase}: {state.step} steps, {rate} samples/s, {gain} times the fastest node alone")
         if state.scores:
             surface.say(json.dumps(state.scores))
-        surface.say(f"report: {state.folder}/report.md")
+        surface.say(f"report: {folder}/report.md")
     return code

@@ -126,7 +126,7 @@ def load(paths: Paths, environment: Mapping[str, str] = os.environ, flags: Mappi
     settings = _check(merged, "the command line", strict=False)
     if not 0 < settings.port < 65536:
         raise ConfigError(f"port is {settings.port}", "Give a port from 1 to 65535")
-    if settings.slowdown < 1:
+    if not 1 <= settings.slowdown < 1e6:
         raise ConfigError(f"slowdown is {settings.slowdown}", "Give a number of 1 or more")
     return settings
 

@@ -197,6 +197,7 @@ class RunState(Record, frozen=True, kw_only=True):
     step: int = 0
     steps: int | None = None
     epoch: int = 0
+    """Counted from 1; 0 before the first step."""
     epochs: int | None = None
     batch: int | None = None
     elapsed_s: float = 0.0

@@ -23,8 +23,8 @@ SPARE_DISK_BYTES = 64 * 1024**2
 
 
 class Rule:
-    """One line of a .gitignore, as its manual page says: with a slash inside it is anchored, `!` takes back, a final `/`
-    means folders only."""
+    """One line of a .gitignore, as its manual page says: with a slash inside it is anchored, `!` takes back, a final
+    `/` means folders only."""
 
     def __init__(self, line: str, base: str = "") -> None:
         self.negated = line.startswith("!")
@@ -35,7 +35,10 @@ class Rule:
         anchored = "/" in body
         pattern = _regex(body.lstrip("/"))
         start = re.escape(f"{base}/") if base else ""
-        self._match = re.compile(f"{start}{pattern if anchored else f'(?:.*/)?{pattern}'}$")
+        try:
+            self._match = re.compile(f"{start}{pattern if anchored else f'(?:.*/)?{pattern}'}$")
+        except re.error:
+            self._match = re.compile(r"(?!)")  # a malformed range such as [z-a] matches nothing, as in git
 
     def matches(self, path: str, is_folder: bool) -> bool:
         return (is_folder or not self.folders_only) and self._match.match(path) is not None
@@ -127,7 +130,9 @@ def named_data(paths: Iterable[str], script_folder: Path | None) -> dict[str, Pa
         inside = script_folder is not None and path.is_relative_to(script_folder)
         name = path.relative_to(script_folder).as_posix() if inside and script_folder else path.name
         if path.is_dir():
-            files |= {f"{name}/{below}": file for below, file in walk(path)}
+            # named is meant: what a .gitignore in it leaves out of a repository is shipped all the same
+            below = (file for file in sorted(path.rglob("*")) if file.is_file())
+            files |= {f"{name}/{file.relative_to(path).as_posix()}": file for file in below}
         else:
             files[name] = path
     return files
@@ -180,14 +185,18 @@ class BlobStore:
             raise DataError(f"{file.path} arrived damaged", "Launch the run again")
         part.replace(self.path(file.sha256))
 
-    def make_room(self, needed_bytes: int) -> None:
-        """Drop the oldest blobs beyond the limit; raise DaisyError when the disk is too full for `needed_bytes`."""
+    def make_room(self, needed_bytes: int, keep: Iterable[str] = ()) -> None:
+        """Drop the oldest blobs beyond the limit, but none whose hash is in `keep`; raise DaisyError when the disk is
+        too full for `needed_bytes`."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        kept = set(keep)
         blobs = sorted((p for p in self._folder.iterdir() if p.is_file()), key=lambda p: p.stat().st_mtime)
         excess = sum(p.stat().st_size for p in blobs) + needed_bytes - KEPT_BLOBS_BYTES
         for blob in blobs:
             if excess <= 0:
                 break
+            if blob.stem in kept:
+                continue
             excess -= blob.stat().st_size
             blob.unlink(missing_ok=True)
         free = shutil.disk_usage(self._folder).free

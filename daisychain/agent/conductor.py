@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from daisychain.link.messages import (
 )
 from daisychain.link.session import CHUNK_BYTES, Session
 from daisychain.run.failure import Failure, cause, from_exit, from_report
-from daisychain.run.folder import RunFolder
+from daisychain.run.folder import OWN_FILES, RunFolder
 from daisychain.run.lifecycle import Tracker
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class Conductor:
     def __init__(
         self,
         *,
+        head: str,
         spec: RunSpec,
         paths: Paths,
         settings: Settings,
@@ -63,6 +65,7 @@ class Conductor:
                 break
             self.id = f"{folder_name(spec, stamp)}-{attempt}"
         self.spec = spec
+        self._head = head
         self._paths, self._settings, self._clock, self._changed = paths, settings, clock, changed
         try:
             self.folder = RunFolder(paths.runs / self.id)
@@ -97,11 +100,14 @@ class Conductor:
     async def drive(self, seats: Callable[[], Sequence[tuple[Node, Seat]]]) -> None:
         """Run it. `seats` gives the nodes as they are now; they are taken once all are measured."""
         try:
-            cargo = await self._pack()
+            with _named(self._head):
+                cargo = await self._pack()
             self._seats = tuple(await self._all_measured(seats))
             self.tracker.seat([node.name for node, _ in self._seats])
             await self._launch(cargo)
             await self._over.wait()
+        except _Over:
+            pass
         except DaisyError as error:
             self._failures.append(_failure_of(error, self._clock()))
         except Exception as error:
@@ -142,10 +148,10 @@ class Conductor:
             await self._pause(0.3)
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but not through a stop."""
-        done, _ = await asyncio.wait({asyncio.ensure_future(self._over.wait())}, timeout=seconds)
-        if done:
-            raise DaisyError("stopped")
+        """Sleep, but not through the run's end."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._over.wait(), seconds)
+            raise _Over
 
     async def _launch(self, cargo: Cargo) -> None:
         names = tuple(node.name for node, _ in self._seats)
@@ -154,6 +160,8 @@ class Conductor:
         self._sources = {file.sha256: cargo.files[file.path] for file in files}
         self.folder.launch(self.spec, {"run": self.id, "chain": list(names), "torch": self._seats[0][0].versions.torch})
         self._event("launched", nodes=list(names), files=len(files), bytes=sum(f.size for f in files))
+        if len(names) > 1:
+            self._note("gradients travel unencrypted between the nodes: gloo has no encryption")
         self.tracker.enter("shipping", f"{sum(f.size for f in files) / 1e6:.1f} MB to {len(names)} nodes")
         self._changed()
         port = (await self._together([self._prepare(rank, files) for rank in range(len(names))]))[0]
@@ -162,20 +170,18 @@ class Conductor:
         await self._together([self._start(rank, port, cargo.script) for rank in range(len(names))])
 
     async def _together(self, parts: Sequence[Any]) -> list[Any]:
-        """Await all; the first error ends the others. A stop ends all."""
+        """Await all; the first error ends the others, and so does the run's end (raises _Over)."""
         tasks = [asyncio.ensure_future(part) for part in parts]
         stop = asyncio.ensure_future(self._over.wait())
         try:
             waiting: set[asyncio.Future[Any]] = set(tasks)
             while waiting:
                 done, _ = await asyncio.wait({*waiting, stop}, return_when=asyncio.FIRST_COMPLETED)
-                if stop in done and waiting:
-                    if any(t in done and not t.cancelled() and t.exception() for t in tasks):
-                        break
-                    raise DaisyError("stopped")
                 waiting -= done
-                for task in done:
+                for task in done - {stop}:
                     task.result()
+                if stop in done:
+                    raise _Over
             return [task.result() for task in tasks]
         finally:
             for task in (*tasks, stop):
@@ -232,6 +238,16 @@ class Conductor:
         """One line of a rank, or its exit."""
         if self.tracker.ended or not 0 <= rank < len(self._seats):
             return
+        try:
+            self._take(rank, report)
+        except OSError as error:
+            said = bundles.explain(error, self.folder.path)
+            self._fail(Failure(node="", origin="chain", message=said.what, remedy=said.remedy, at_s=self._clock()))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            log.warning("rank %d sent a wrong %r report: %r", rank, report.get("kind"), error)
+        self._changed()
+
+    def _take(self, rank: int, report: dict[str, Any]) -> None:
         node = self._seats[rank][0].name
         match report.get("kind"):
             case "exit":
@@ -241,23 +257,22 @@ class Conductor:
             case "output":
                 self._keep(str(report["path"]), base64.b64decode(report["data"]))
             case kind:
-                try:
-                    line = self.tracker.report(rank, report, self._clock())
-                except (KeyError, TypeError, ValueError) as error:
-                    log.warning("rank %d sent a wrong %r report: %r", rank, kind, error)
-                    return
+                line = self.tracker.report(rank, report, self._clock())
                 if line is not None:
                     self.folder.metric(line)
                 elif kind in ("plan", "scores", "shares") and rank == 0:
                     self._event(str(kind), **{k: v for k, v in report.items() if k != "kind"})
-        self._changed()
 
     def _keep(self, name: str, piece: bytes) -> None:
-        target = (self.folder.path / name).resolve()
-        if target.is_relative_to(self.folder.path.resolve()) and target.parent.name != "":
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("ab") as stream:
-                stream.write(piece)
+        """A piece of a file that rank 0 left; it can't touch what the run itself writes."""
+        folder = self.folder.path.resolve()
+        target = (folder / name).resolve()
+        if not target.is_relative_to(folder) or target == folder or target.name in OWN_FILES:
+            log.warning("rank 0 left %r, which can't be kept", name)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("ab") as stream:
+            stream.write(piece)
 
     def _exited(self, rank: int, node: str, code: int) -> None:
         self._exits[rank] = code
@@ -287,7 +302,9 @@ class Conductor:
     # --- the end -------------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
-        whole = not self._failures and not self._stopped
+        # what ranks die of while they are being ended explains nothing
+        failures = tuple(self._failures)
+        whole = not failures and not self._stopped
         self.tracker.enter("finishing", "ending the ranks")
         self._changed()
         message = EndRun(run=self.id, reason="finished" if whole else "ended")
@@ -295,8 +312,8 @@ class Conductor:
         now = self._clock()
         if self._stopped:
             self.tracker.end("stopped", 130, now, "stopped by its user")
-        elif self._failures:
-            first = cause(self._failures)
+        elif failures:
+            first = cause(failures)
             self.tracker.end("failed", first.exit_code, now, first.text, first.log_path)
         else:
             self.tracker.end("finished", 0, now)
@@ -323,6 +340,10 @@ class Conductor:
 
     def _event(self, name: str, **facts: Any) -> None:
         self.folder.event(self._clock() - self._started_s, name, **facts)
+
+
+class _Over(Exception):
+    """The run is over before it began: it was stopped, or what failed is in its failures already."""
 
 
 class _named:

@@ -143,6 +143,7 @@ class Headship:
         if any(v.level == "refuse" for v in verdicts):
             raise PreflightError(verdicts)
         self._run = Conductor(
+            head=own.name,
             spec=spec,
             paths=self._agent.paths,
             settings=self._agent.settings,

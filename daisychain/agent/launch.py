@@ -76,12 +76,8 @@ def pack_script(spec: RunSpec, settings: Settings) -> Cargo:
 async def pack_job(spec: RunSpec, scratch: Path, tell: Callable[[dict[str, Any]], None]) -> Cargo:
     """Prepare a job's arrays in a child and list them. `tell` gets its progress lines."""
     await asyncio.to_thread(scratch.mkdir, parents=True, exist_ok=True)
-    order = {
-        "csv": spec.path,
-        "target": spec.target,
-        "drop": list(spec.drop),
-        "seed": spec.seed,
-        "out": str(scratch),
-    }
+    order: dict[str, Any] = {"seed": spec.seed, "out": str(scratch)}
+    if spec.job == "tabular":
+        order |= {"csv": spec.path, "target": spec.target, "drop": list(spec.drop)}
     done = await run_child(f"daisychain.jobs.{spec.job}.prepare", order, tell)
     return Cargo({f"data/{name}": scratch / name for name in done["files"]}, f"job:{spec.job}")

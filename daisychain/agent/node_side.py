@@ -36,7 +36,9 @@ class NodeSide:
     def __init__(
         self, paths: Paths, settings: Settings, own: Callable[[], Node], threads: int, changed: Callable[[], None]
     ) -> None:
-        self._paths, self._settings, self._own, self._threads, self._changed = paths, settings, own, threads, changed
+        self._paths, self._settings, self._own, self._changed = paths, settings, own, changed
+        self.threads = threads
+        """CPU threads of a rank; the measured best once it is known."""
         self._current: NodeRun | None = None
         self._tracker: Tracker | None = None
         self.share: int | None = None
@@ -65,7 +67,7 @@ class NodeSide:
     async def _prepare(self, message: PrepareRun, head: Head) -> AnyMessage:
         if self._current is not None:
             raise DaisyError(f"this node is in run {self._current.run} already", "Stop that run first")
-        if "/" in message.run or message.run.startswith("."):
+        if not message.run or "/" in message.run or message.run.startswith("."):
             raise DaisyError(f"{message.run!r} is no run's name")
         run = NodeRun(self._paths, message.run, {})
         self._current = run
@@ -98,7 +100,7 @@ class NodeSide:
 
         own = self._own()
         return await run.start(
-            message, log_path=self._paths.runs / message.run / f"rank-{message.rank}.log", threads=self._threads,
+            message, log_path=self._paths.runs / message.run / f"rank-{message.rank}.log", threads=self.threads,
             slowdown=self._settings.slowdown, nic=own.nic, report=report,
         )  # fmt: skip
 

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 REPORT_LIMIT_BYTES = 1024 * 1024
 GROUP_TIMEOUT_S = 60.0
+DRAIN_S = 1.0
+"""How long a rank's last lines may take after its exit; a child of it may hold the pipe open for ever."""
+RANK_MODULE = "daisychain.train.rank"
 Fetch = Callable[[File, int, Callable[[bytes], None]], Awaitable[None]]
 """Get a file's content from an offset on, piece by piece."""
 Report = Callable[[int, dict[str, Any]], Awaitable[None]]
@@ -40,6 +43,9 @@ class NodeRun:
         self._store: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Future[None] | None = None
+        self._laying: asyncio.Future[None] | None = None
+        self._ended = False
 
     @property
     def output(self) -> Path:
@@ -57,21 +63,32 @@ class NodeRun:
             sources = [(file.path, local.get(file.sha256) or blobs.path(file.sha256)) for file in message.files]
             self.folder.mkdir(parents=True, exist_ok=False)
             self.output.mkdir()
-            await asyncio.to_thread(lay_out, sources, self.folder)
+            # a thread can't be cancelled: `end` waits for it before it clears the folder
+            self._laying = asyncio.ensure_future(asyncio.to_thread(lay_out, sources, self.folder))
+            await asyncio.shield(self._laying)
         except OSError as error:
             raise explain(error, self._paths.work) from error
+        self._check_going_on()
         return Prepared(store_port=self._bind_store(address) if message.serve_store else 0)
+
+    def _check_going_on(self) -> None:
+        if self._ended:
+            raise DaisyError(f"run {self.run} was ended meanwhile")
 
     def _bind_store(self, address: str) -> int:
         """A listening socket on this address only; torch's store would listen on every one (and race for the port)."""
-        self._store = socket.create_server((address, 0), backlog=64)
+        try:
+            self._store = socket.create_server((address, 0), backlog=64)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise DaisyError(f"can't listen on {address}: {why}", "Has this machine's address changed?") from error
         self._store.set_inheritable(True)
         return int(self._store.getsockname()[1])
 
     async def _fetch_missing(self, files: tuple[File, ...], blobs: BlobStore, fetch: Fetch, shipped: Shipped) -> None:
         missing = {file.sha256: file for file in files if not blobs.has(file)}
         total = sum(file.size for file in missing.values())
-        await asyncio.to_thread(blobs.make_room, total)
+        await asyncio.to_thread(blobs.make_room, total, [file.sha256 for file in files])
         have = 0
         for file in missing.values():
             have += blobs.offset(file)
@@ -82,11 +99,15 @@ class NodeRun:
                 blobs.append(file, piece)
                 have += len(piece)
 
-            fetching = asyncio.ensure_future(fetch(file, blobs.offset(file), take))
-            while not (await asyncio.wait({fetching}, timeout=0.5))[0]:
-                if have != told:
-                    told = have
-                    await shipped(have, total)
+            self._fetching = fetching = asyncio.ensure_future(fetch(file, blobs.offset(file), take))
+            try:
+                while not (await asyncio.wait({fetching}, timeout=0.5))[0]:
+                    if have != told:
+                        told = have
+                        await shipped(have, total)
+            finally:
+                fetching.cancel()
+            self._check_going_on()
             fetching.result()
             await asyncio.to_thread(blobs.accept, file)
         await shipped(total, total)
@@ -122,11 +143,13 @@ class NodeRun:
             "GLOO_SOCKET_IFNAME": nic,
             "OMP_NUM_THREADS": str(threads),
             "PYTHONUNBUFFERED": "1",
+            # a random.py beside the script must not stand in for Python's own while torch is loaded
+            "PYTHONSAFEPATH": "1",
         }
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as stream:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "daisychain.train.rank", stdin=asyncio.subprocess.PIPE,
+                sys.executable, "-m", RANK_MODULE, stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE, stderr=stream, cwd=self.folder, env=environment, start_new_session=True,
                 pass_fds=(self._store.fileno(),) if self._store is not None else (), limit=REPORT_LIMIT_BYTES,
             )  # fmt: skip
@@ -139,24 +162,40 @@ class NodeRun:
         return Done()
 
     async def _read(self, process: asyncio.subprocess.Process, rank: int, report: Report) -> None:
-        assert process.stdout is not None
-        while True:
-            try:
-                line = await process.stdout.readline()
-            except ValueError:
-                log.warning("rank %d sent a report over %d bytes; skipped", rank, REPORT_LIMIT_BYTES)
-                continue
-            if not line:
-                break
+        while line := await self._line(process, rank):
             with contextlib.suppress(ValueError):
                 parsed = json.loads(line)
                 if isinstance(parsed, dict):
                     await report(rank, parsed)
-        await report(rank, {"kind": "exit", "code": await process.wait()})
+        code = process.returncode
+        await report(rank, {"kind": "exit", "code": await process.wait() if code is None else code})
+
+    async def _line(self, process: asyncio.subprocess.Process, rank: int) -> bytes:
+        """The next line of its pipe; empty at the pipe's end, or once the process has ended and says no more."""
+        assert process.stdout is not None
+        while True:
+            reading = asyncio.ensure_future(process.stdout.readline())
+            try:
+                ended = False
+                while not (await asyncio.wait({reading}, timeout=DRAIN_S))[0]:
+                    if ended:
+                        return b""
+                    # Process.wait would wait for the pipe too
+                    ended = process.returncode is not None
+                return reading.result()
+            except ValueError:
+                log.warning("rank %d sent a report over %d bytes; skipped", rank, REPORT_LIMIT_BYTES)
+            finally:
+                reading.cancel()
 
     async def end(self, _: EndRun | None = None) -> AnyMessage:
         """Kill what is left of the rank and its children, and clear the work folder."""
+        self._ended = True
         self._close_store()
+        if self._fetching is not None:
+            self._fetching.cancel()
+        if self._laying is not None:
+            await asyncio.wait({self._laying})
         if self._reader is not None and asyncio.current_task() is not self._reader:
             self._reader.cancel()
         if self._process is not None:
@@ -177,8 +216,11 @@ async def end_group(process: asyncio.subprocess.Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    with contextlib.suppress(ProcessLookupError):
-        await process.wait()
+    # Process.wait would wait for the pipes too, and a child that left the group may hold them
+    while process.returncode is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    process._transport.close()  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
 
 
 async def run_child(module: str, order: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -198,8 +240,11 @@ async def run_child(module: str, order: dict[str, Any], tell: Callable[[dict[str
     try:
         process.stdin.write(json.dumps(order).encode() + b"\n")
         async for line in process.stdout:
-            last = json.loads(line)
-            tell(last)
+            with contextlib.suppress(ValueError):  # a library's own print is no report
+                parsed = json.loads(line)
+                if isinstance(parsed, dict):
+                    last = parsed
+                    tell(last)
         code = await process.wait()
         if last.get("kind") == "done" and code == 0:
             return last

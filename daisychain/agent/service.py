@@ -68,7 +68,7 @@ class Agent:
         self._paths, self._settings, self._tied = paths, settings, tied
         self._quit = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
-        self._watchers: dict[Session, asyncio.Event] = {}
+        self._watchers: dict[Session, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         self._locals: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[Server] = []
@@ -152,7 +152,7 @@ class Agent:
 
     def changed(self) -> None:
         """Something that a screen shows is different now."""
-        for event in self._watchers.values():
+        for event, _ in self._watchers.values():
             event.set()
 
     def snapshot(self) -> Snapshot:
@@ -179,7 +179,7 @@ class Agent:
             await session.run()
         finally:
             self._locals.discard(session)
-            self._watchers.pop(session, None)
+            self._unwatch(session)
             self._idle_since = self._clock()
             await self.headship.ended(session)
 
@@ -235,11 +235,16 @@ class Agent:
             )
 
     def _watch(self, session: Session, interval_s: float) -> None:
-        if session in self._watchers:
-            return
-        self._watchers[session] = asyncio.Event()
-        self._watchers[session].set()
-        self._spawn(self._send_snapshots(session, self._watchers[session], max(0.2, interval_s)))
+        self._unwatch(session)
+        event = asyncio.Event()
+        event.set()
+        sending = self._spawn(self._send_snapshots(session, event, max(0.2, interval_s)))
+        self._watchers[session] = (event, sending)
+
+    def _unwatch(self, session: Session) -> None:
+        watcher = self._watchers.pop(session, None)
+        if watcher is not None:
+            watcher[1].cancel()
 
     async def _send_snapshots(self, session: Session, event: asyncio.Event, interval_s: float) -> None:
         last: Snapshot | None = None
@@ -285,13 +290,16 @@ class Agent:
                 log.error("measuring this machine failed: %s", error)
                 detail = f"speed unknown: {error.what}"
         self._own = msgspec.structs.replace(self._own, capacity=known, state="ready", detail=detail)
+        if known is not None:
+            self.node_side.threads = known.threads
         await self.membership.tell_news()
         self.changed()
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Any) -> "asyncio.Task[None]":
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)

@@ -61,7 +61,8 @@ def _explain(error: DaisyError, surface: Surface) -> int:
         ]
         surface.event("refused", verdicts=verdicts)
         for v in error.verdicts:
-            print(f"daisychain: {v.level}: {v.node}: {v.reason}. {v.remedy}", file=sys.stderr)
+            said = ": ".join(part for part in (v.level, v.node, v.reason) if part)
+            print(f"daisychain: {said}. {v.remedy}".rstrip(), file=sys.stderr)
     else:
         surface.event("error", message=error.what, remedy=error.remedy, exit=error.exit_code)
         print(f"daisychain: {error}", file=sys.stderr)

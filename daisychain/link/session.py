@@ -41,18 +41,11 @@ class Session:
         self.closed = asyncio.Event()
         self.heard_at = asyncio.get_running_loop().time()
         """When anything last came in, on the loop's monotonic clock."""
-
-    @property
-    def address(self) -> str:
+        # asked now: a connection that was lost doesn't know any more
+        self.address = _ip(socket.remote_address)
         """The peer's IP address."""
-        name = self._socket.remote_address
-        return str(name[0]) if name else ""
-
-    @property
-    def local_address(self) -> str:
+        self.local_address = _ip(socket.local_address)
         """This end's IP address."""
-        name = self._socket.local_address
-        return str(name[0]) if name else ""
 
     async def run(self) -> None:
         """Read until the connection ends. Never raises for what the peer sent."""
@@ -64,7 +57,7 @@ class Session:
                     continue
                 try:
                     frame = decode(text)
-                except (msgspec.ValidationError, msgspec.DecodeError) as error:
+                except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
                     log.warning("%s sent a frame that is not of this protocol: %s", self.address, error)
                     await self._socket.close(1008, "not of this protocol")
                     break
@@ -181,6 +174,10 @@ class Session:
                 future.set_exception(LinkError(f"the connection to {self.address or 'the peer'} was lost"))
         for task in self._tasks:
             task.cancel()
+
+
+def _ip(name: Any) -> str:
+    return str(name[0]) if name else ""
 
 
 def refusal(error: DaisyError) -> Refused:

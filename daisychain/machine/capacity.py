@@ -107,7 +107,7 @@ async def measure(
 ) -> Capacity:
     """Measure this machine's speed in a child process, which loads torch; takes seconds.
 
-    threads: CPU threads to compute with. slowdown: stretch each second of compute to this many.
+    threads: CPU threads at most; the fastest number is found and in the answer. slowdown: stretch each second of compute to this many.
     command: what to start instead of the bench (tests). The child is given a pipe as standard input and must end
     when it closes; it is killed and waited for when this is cancelled or takes longer than limit_s.
     Raises DaisyError saying what went wrong in the child.
@@ -156,8 +156,10 @@ def _capacity(stdout: bytes, threads: int) -> Capacity:
         match _object(line):
             case {"kind": "point", "samples": int(samples), "seconds": float() | int() as seconds}:
                 points.append((samples, float(seconds)))
-            case {"kind": "done", "torch": str(version)}:
+            case {"kind": "done", "torch": str(version), **more}:
                 torch = version
+                used = more.get("threads")
+                threads = used if isinstance(used, int) else threads
     if torch is None:
         raise _failed("the bench ended before it was done", "Run daisychain bench and read its output")
     try:

@@ -12,6 +12,9 @@ from daisychain.facts import RunSpec, RunState
 from daisychain.run.report import as_json, as_markdown
 
 
+OWN_FILES = ("run.toml", "metrics.jsonl", "events.jsonl", "report.json", "report.md")
+
+
 class RunFolder:
     """Writes a run's folder; lines are flushed as they come, so that a killed agent loses at most one."""
 
@@ -32,7 +35,7 @@ class RunFolder:
         write_atomically(self.path / "run.toml", "\n".join(lines) + "\n")
 
     def metric(self, line: Mapping[str, Any]) -> None:
-        self._metrics.write(json.dumps(line, allow_nan=True) + "\n")
+        self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
 
     def event(self, time_s: float, event: str, **facts: Any) -> None:
         """One thing that happened, `time_s` seconds after the launch."""
@@ -59,5 +62,6 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    # JSON's escapes are TOML's, once DEL and surrogates are left to ensure_ascii
-    return json.dumps(str(value))
+    # JSON's escapes are TOML's, but for surrogates (none are made, lone ones are spelled out) and DEL
+    text = str(value).encode("utf-8", "backslashreplace").decode()
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -5,8 +5,9 @@ and `exposed_ms` from its own gradients being ready to the exchange being over. 
 nobody, so the smallest exposed time is the exchange itself (sync), and what a rank spends beyond it is waiting.
 """
 
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -45,6 +46,7 @@ class Tracker:
         self._speeds: dict[str, deque[float]] = {}
         self._outcome: dict[str, Any] = {}
         self._ended_s: float | None = None
+        self._warned = False
         self.scores: dict[str, Any] = {}
 
     @property
@@ -83,8 +85,9 @@ class Tracker:
                 ranks[rank] = report
                 if len(ranks) == len(self._names):
                     return self._complete(step, self._pending.pop(step), now_s)
-            case "plan":
-                self._plan = report
+            case "plan" if rank == 0:
+                numbers = {name: int(report[name]) for name in ("steps", "epochs", "batch") if report.get(name)}
+                self._plan = {**numbers, "shares": [int(share) for share in report.get("shares") or ()]}
                 if self._phase != "running":
                     self.enter("running")
             case "shares":
@@ -109,11 +112,12 @@ class Tracker:
             for rank, r in sorted(ranks.items())
         }
         batch = sum(part.share for part in nodes.values())
-        losses = [(r["loss"], int(r["share"])) for r in ranks.values() if r.get("loss") is not None and r["share"]]
-        weight = sum(share for _, share in losses)
-        loss = sum(value * share for value, share in losses) / weight if weight else None
+        loss = _mean_loss(ranks.values())
+        if loss is not None and not math.isfinite(loss):
+            self._diverged(step, now_s)
+            loss = None
         step_ms = max(float(r["step_ms"]) for r in ranks.values())
-        self._step, self._epoch, self._batch = step, int(ranks[min(ranks)].get("epoch", 0)), batch
+        self._step, self._epoch, self._batch = step, int(ranks[min(ranks)].get("epoch", 0)) + 1, batch
         self._recent.append((step_ms, nodes, float(batch)))
         self._count(step, batch, now_s)
         for part in nodes.values():
@@ -136,6 +140,12 @@ class Tracker:
                 for name, p in nodes.items()
             },
         }
+
+    def _diverged(self, step: int, now_s: float) -> None:
+        """JSON has no word for such a loss; the log has, once."""
+        if not self._warned:
+            self._warned = True
+            self.note(f"the loss is not a finite number since step {step}: training has diverged", now_s)
 
     def _count(self, step: int, batch: int, now_s: float) -> None:
         self._samples += batch
@@ -219,6 +229,13 @@ class Tracker:
             )
             for name in newest
         )
+
+
+def _mean_loss(reports: Iterable[Mapping[str, Any]]) -> float | None:
+    """The mean over the global batch, from every rank's mean over its share; None when no rank logged one."""
+    parts = [(float(r["loss"]), int(r["share"])) for r in reports if r.get("loss") is not None and r["share"]]
+    weight = sum(share for _, share in parts)
+    return sum(loss * share for loss, share in parts) / weight if weight else None
 
 
 class Thinned:

@@ -1,0 +1,181 @@
+"""Whole chains of real processes, driven only by the command line."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DAISYCHAIN = (sys.executable, "-m", "daisychain")
+# what may stay on a host between two tests: its agent, and the child with which that measures the machine's speed
+MAY_STAY = ("-m daisychain.agent", "-m daisychain.train.bench")
+
+SCRIPT = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import daisychain
+
+chain = daisychain.init()
+inputs = torch.randn(1000, 20, generator=torch.Generator().manual_seed(1))
+targets = inputs @ torch.linspace(-1, 1, 20)[:, None]
+model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)).to(chain.device)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+loader = DataLoader(TensorDataset(inputs, targets), batch_size=96, shuffle=True)
+model, optimizer, loader = chain.prepare(model, optimizer, loader)
+for epoch in chain.epochs(int(sys.argv[1])):
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x.to(chain.device)), y.to(chain.device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        chain.log(loss=loss)
+        time.sleep(float(sys.argv[2]))
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and its exit code."""
+
+    exit: int
+    out: str
+    err: str
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """stdout as JSON lines; fails on a line that isn't one with v 1 and an event."""
+        found = [json.loads(line) for line in self.out.splitlines()]
+        assert all(event["v"] == 1 and event["event"] for event in found), self.out
+        return found
+
+    @property
+    def last(self) -> dict[str, Any]:
+        assert self.out, f"nothing on stdout; stderr: {self.err}"
+        return self.events[-1]
+
+    @property
+    def reason(self) -> str:
+        """The one line on stderr; fails on none, more than one, or a traceback."""
+        lines = self.err.strip().splitlines()
+        assert len(lines) == 1, self.err
+        assert "Traceback" not in self.err
+        return lines[0]
+
+
+class Chain:
+    """A pretend LAN with daisychain on its hosts; the first host is the head."""
+
+    def __init__(self, lan: Any) -> None:
+        self.lan = lan
+        self.head, *self.workers = [host.name for host in lan]
+
+    def on(self, host: str, *words: str, timeout: float = 60) -> Said:
+        """Run `daisychain WORDS` on a host to its end."""
+        try:
+            done = self.lan[host].run(*DAISYCHAIN, *words, timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            pytest.fail(f"{host}: daisychain {' '.join(words)} took over {timeout} s\n{error.output}\n{error.stderr}")
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def start(self, host: str, *words: str, tty: int | None = None) -> Any:
+        """Start `daisychain WORDS` on a host; the process's `out` and `err` are files."""
+        return self.lan[host].start(*DAISYCHAIN, *words, tty=tty)
+
+    def invite(self, *words: str) -> str:
+        """A token."""
+        said = self.on(self.head, "invite", "--json", *words)
+        assert said.exit == 0, said.err
+        return str(said.last["token"])
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """The head's nodes by name."""
+        said = self.on(self.head, "nodes", "--json")
+        assert said.exit == 0, said.err
+        assert len(said.events) == 1
+        assert said.last["event"] == "nodes"
+        return {node["name"]: node for node in said.last["nodes"]}
+
+    def wait_for(self, state: str, *names: str, within_s: float) -> None:
+        """Until the head sees these nodes (all, if none is named) in this state; fails otherwise."""
+        wanted = names or (self.head, *self.workers)
+        self.until(lambda: all(self.nodes().get(n, {}).get("state") == state for n in wanted), within_s, self.nodes)
+
+    def agent_pid(self, host: str) -> int:
+        return int(self.on(host, "status", "--json").last["pid"])
+
+    def write(self, name: str, text: str | bytes, host: str = "") -> str:
+        """A file in a host's home; its path."""
+        file = self.lan[host or self.head].home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+        return str(file)
+
+    def script(self) -> str:
+        """A small training script in a folder of its own; takes epochs and a pause after each step in seconds."""
+        return self.write("training/train.py", SCRIPT)
+
+    def steps_of(self, run: Any) -> int:
+        """Steps so far of a run that was started with --json."""
+        lines = run.out.read_text().splitlines()
+        return max((json.loads(line).get("step") or 0 for line in lines if line.endswith("}")), default=0)
+
+    def until(self, true: Callable[[], bool], within_s: float, facts: Callable[[], Any] = lambda: "") -> None:
+        """Wait for something; fails with `facts` after `within_s` seconds."""
+        end = time.monotonic() + within_s
+        while not true():
+            if time.monotonic() > end:
+                pytest.fail(f"not within {within_s} s: {facts()}")
+            time.sleep(0.1)
+
+    def ranks(self, host: str = "") -> dict[int, str]:
+        """Everything of daisychain's that is more than an agent, on one host or on all."""
+        found = (self.lan[host] if host else self.lan).commands()
+        return {pid: words for pid, words in found.items() if not any(kind in words for kind in MAY_STAY)}
+
+
+_open: list[Chain] = []
+
+
+@pytest.fixture(scope="module")
+def make_chain(lan: Callable[..., Any]) -> Iterator[Callable[..., Chain]]:
+    """`make_chain("head:cpu=80", "old:cpu=20")`: hosts with nothing started on them, for the length of a module."""
+
+    def make(*hosts: str) -> Chain:
+        _open.append(Chain(lan(*hosts)))
+        return _open[-1]
+
+    yield make
+    _open.clear()
+
+
+@pytest.fixture(autouse=True)
+def leftovers() -> Iterator[None]:
+    """After each test nothing is left on any host but agents."""
+    yield
+    for chain in _open:
+        try:
+            chain.until(lambda chain=chain: not chain.ranks(), 10, chain.ranks)
+        finally:
+            # one test's leftovers are not to fail the next one too
+            for pid in chain.ranks():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def metrics() -> Callable[[str], list[dict[str, Any]]]:
+    """Reads the metrics.jsonl of a run's folder."""
+
+    def read(folder: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+    return read

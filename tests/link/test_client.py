@@ -1,0 +1,47 @@
+"""The connection of a command with this machine's agent."""
+
+from pathlib import Path
+
+import pytest
+
+from daisychain.config import Paths, Settings, locate
+from daisychain.errors import LinkError
+from daisychain.link.client import Lock, connect_local, read_lock
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    made = locate({"DAISYCHAIN_HOME": str(tmp_path)})
+    made.state.mkdir(parents=True)
+    return made
+
+
+def test_a_lock_says_how_to_reach_the_agent(paths: Paths) -> None:
+    paths.agent_lock.write_text('{"pid": 12, "port": 47632}', encoding="utf-8")
+    assert read_lock(paths) == Lock(12, 47632)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b'{"pid": 12', b'{"pid": 12}', b'{"pid": "12", "port": 1}', b"[]", b"null", b"\xff\xfe\0", b"\0" * 64],
+)
+def test_a_torn_lock_is_no_lock(paths: Paths, content: bytes) -> None:
+    paths.agent_lock.write_bytes(content)
+    assert read_lock(paths) is None
+
+
+def test_a_missing_lock_or_a_folder_in_its_place_is_no_lock(paths: Paths) -> None:
+    assert read_lock(paths) is None
+    paths.agent_lock.mkdir()
+    assert read_lock(paths) is None
+
+
+async def test_without_an_agent_what_to_type_is_said(paths: Paths) -> None:
+    with pytest.raises(LinkError, match=r"no agent is running on this machine\. Start one with: daisychain"):
+        await connect_local(paths, Settings())
+
+
+async def test_a_lock_of_an_agent_that_was_killed_is_no_agent(paths: Paths) -> None:
+    paths.agent_lock.write_text('{"pid": 999999, "port": 1}', encoding="utf-8")
+    with pytest.raises(LinkError, match=r"can't reach 127\.0\.0\.1:1"):
+        await connect_local(paths, Settings(name="x"))

@@ -1,0 +1,70 @@
+"""Which of several failures is shown."""
+
+import itertools
+
+import pytest
+
+from daisychain.run.failure import BY_CAUSE, Failure, cause, from_exit, from_report
+
+
+def failure(origin: str, at_s: float, node: str = "old") -> Failure:
+    return Failure(node=node, origin=origin, message=origin, at_s=at_s)
+
+
+@pytest.mark.parametrize(("better", "worse"), list(itertools.combinations(BY_CAUSE, 2)))
+def test_the_better_explanation_wins_whenever_it_came(better: str, worse: str) -> None:
+    for early, late in ((better, worse), (worse, better)):
+        assert cause([failure(early, 1.0), failure(late, 2.0)]).origin == better
+
+
+def test_the_order_is_the_one_that_is_promised() -> None:
+    assert BY_CAUSE == ("script", "killed", "chain", "lost", "peer")
+
+
+def test_among_equals_the_first() -> None:
+    found = cause([failure("script", 3.0, "c"), failure("script", 1.0, "a"), failure("script", 2.0, "b")])
+    assert found.node == "a"
+
+
+def test_a_script_error_has_its_place_and_exit_code() -> None:
+    report = {
+        "kind": "error",
+        "origin": "script",
+        "type": "ValueError",
+        "message": "bad",
+        "file": "train.py",
+        "line": 7,
+    }
+    found = from_report("old", report, "/log", 2.0)
+    assert found.text == "old: train.py:7: ValueError: bad"
+    assert (found.exit_code, found.log_path, found.at_s) == (6, "/log", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        ({}, "old"),
+        ({"message": "no route"}, "old: no route"),
+        ({"origin": "peer", "type": "RuntimeError", "message": "reset"}, "old: RuntimeError: reset"),
+        ({"origin": "nonsense", "message": "x", "file": None, "line": None}, "old: x"),
+        ({"message": "x", "file": "a.py", "line": "7"}, "old: a.py: x"),
+    ],
+)
+def test_a_report_with_gaps_is_still_a_failure(report: dict[str, object], text: str) -> None:
+    found = from_report("old", report, "", 0.0)
+    assert found.text == text
+    assert found.origin in BY_CAUSE
+    assert found.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [(-9, "memory"), (-4, "AVX2"), (-6, "SIGABRT"), (-11, "SIGSEGV"), (3, "exit code 3"), (-15, "-15")],
+)
+def test_a_silent_end_says_what_its_code_means_and_what_to_try(code: int, word: str) -> None:
+    found = from_exit("old", code, "/log", 1.0)
+    assert found.origin == "killed"
+    assert found.text.startswith("old: ")
+    assert word in found.text
+    assert found.remedy
+    assert found.log_path == "/log"

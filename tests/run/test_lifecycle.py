@@ -1,0 +1,215 @@
+"""Progress of a run from its ranks' reports; time is an argument throughout."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daisychain.facts import RunSpec
+from daisychain.run.lifecycle import HISTORY, LOG_LINES, WARMUP_STEPS, Thinned, Tracker
+
+
+def tracker(*names: str) -> Tracker:
+    made = Tracker(run="r", name="train.py", folder="/runs/r", spec=RunSpec(job="script"), now_s=100.0)
+    made.seat(names or ("head", "old"))
+    return made
+
+
+def step(number: int, share: int, **other: Any) -> dict[str, Any]:
+    facts = {"compute_ms": 8.0, "exposed_ms": 2.0, "step_ms": 10.0, "loss": 1.0, "epoch": 0}
+    return {"kind": "step", "step": number, "share": share, **facts, **other}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_step_is_complete_once_all_ranks_reported_it_in_any_order(order: tuple[int, ...]) -> None:
+    made = tracker("a", "b", "c")
+    lines = [made.report(rank, step(1, 10 * (rank + 1)), 101.0) for rank in order]
+    assert lines[:2] == [None, None]
+    line = lines[2]
+    assert line is not None
+    assert line["batch"] == 60
+    assert {name: part["share"] for name, part in line["nodes"].items()} == {"a": 10, "b": 20, "c": 30}
+    assert list(line["nodes"]) == ["a", "b", "c"]
+
+
+def test_a_rank_that_is_a_step_ahead_completes_nothing() -> None:
+    made = tracker()
+    assert made.report(0, step(1, 5), 101.0) is None
+    assert made.report(0, step(2, 5), 102.0) is None
+    first, second = made.report(1, step(1, 3), 103.0), made.report(1, step(2, 3), 104.0)
+    assert (first or {})["step"] == 1
+    assert (second or {})["step"] == 2
+    assert made.state(104.0).step == 2
+
+
+def test_a_rank_that_reports_twice_counts_once() -> None:
+    made = tracker()
+    made.report(0, step(1, 5), 101.0)
+    assert made.report(0, step(1, 6), 101.0) is None
+    line = made.report(1, step(1, 3), 101.0)
+    assert (line or {})["batch"] == 9
+
+
+def test_the_smallest_exposed_time_is_the_exchange_and_the_rest_is_waiting() -> None:
+    made = tracker()
+    made.report(0, step(1, 5, exposed_ms=30.0, compute_ms=10.0), 101.0)
+    line = made.report(1, step(1, 3, exposed_ms=4.5, compute_ms=35.5, step_ms=41.0), 101.0)
+    assert line is not None
+    assert line["nodes"]["head"] == {"share": 5, "compute_ms": 10.0, "sync_ms": 4.5, "wait_ms": 25.5}
+    assert line["nodes"]["old"] == {"share": 3, "compute_ms": 35.5, "sync_ms": 4.5, "wait_ms": 0.0}
+    assert line["step_ms"] == 41.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.floats(0, 1e4), st.floats(0, 1e6)), min_size=1, max_size=5))
+def test_a_steps_parts_add_up(parts: list[tuple[int, float, float]]) -> None:
+    made = tracker(*(f"n{number}" for number in range(len(parts))))
+    line = None
+    for rank, (share, loss, exposed) in enumerate(parts):
+        line = made.report(rank, step(1, share, loss=loss, exposed_ms=exposed), 101.0)
+    assert line is not None
+    assert line["batch"] == sum(share for share, _, _ in parts)
+    if line["batch"]:
+        weighted = sum(share * loss for share, loss, _ in parts) / line["batch"]
+        assert line["loss"] == pytest.approx(weighted)
+    else:
+        assert line["loss"] is None
+    assert min(part["wait_ms"] for part in line["nodes"].values()) == 0
+    for part, (_, _, exposed) in zip(line["nodes"].values(), parts, strict=True):
+        assert part["sync_ms"] + part["wait_ms"] == pytest.approx(exposed, abs=0.002)
+
+
+def test_a_rank_without_samples_has_no_say_in_the_loss_or_the_speeds() -> None:
+    made = tracker()
+    made.report(0, step(1, 8, loss=2.0), 101.0)
+    line = made.report(1, step(1, 0, loss=99.0, compute_ms=0.0), 101.0)
+    assert (line or {})["loss"] == 2.0
+    assert made.node_speeds == {"head": pytest.approx(1000.0)}
+
+
+def test_a_loss_that_nobody_logged_is_unknown() -> None:
+    made = tracker("a")
+    line = made.report(0, step(1, 8, loss=None), 101.0)
+    assert (line or {})["loss"] is None
+    assert made.state(101.0).loss is None
+    assert made.state(101.0).loss_history == ()
+
+
+def test_the_warm_up_is_left_out_of_the_throughput() -> None:
+    made = tracker("a")
+    times = {0: 150.0, 1: 190.0, 2: 200.0, 3: 201.0, 4: 202.0}
+    for number, now in times.items():
+        made.report(0, step(number, 64), now)
+        if number <= WARMUP_STEPS:
+            assert made.samples_per_second is None
+    assert made.samples_per_second == pytest.approx(64.0)
+
+
+def test_the_speedup_compares_with_the_fastest_nodes_own_computing() -> None:
+    made = tracker("fast", "slow")
+    for number in range(4):
+        made.report(0, step(number, 80, compute_ms=80.0), 100.0 + number / 10)
+        made.report(1, step(number, 40, compute_ms=80.0), 100.0 + number / 10)
+    assert made.node_speeds == {"fast": pytest.approx(1000.0), "slow": pytest.approx(500.0)}
+    assert made.samples_per_second == pytest.approx(1200.0)
+    assert made.speedup == pytest.approx(1.2)
+
+
+def test_nothing_is_guessed_before_the_first_step() -> None:
+    state = tracker().state(103.5)
+    assert (state.step, state.steps, state.loss, state.step_ms, state.samples_per_second) == (0, None, None, None, None)
+    assert (state.eta_s, state.speedup_vs_fastest_node, state.exit) == (None, None, None)
+    assert state.elapsed_s == 3.5
+    assert [(part.node, part.share, part.compute_ms) for part in state.nodes] == [("head", 0, None), ("old", 0, None)]
+
+
+def test_a_plan_starts_the_run_and_gives_the_first_shares() -> None:
+    made = tracker()
+    made.report(0, {"kind": "plan", "steps": 40, "epochs": 2, "batch": 96, "shares": [64, 32]}, 101.0)
+    state = made.state(101.0)
+    assert (state.phase, state.steps, state.epochs, state.batch) == ("running", 40, 2, 96)
+    assert [part.share for part in state.nodes] == [64, 32]
+
+
+def test_the_rest_is_estimated_from_recent_steps() -> None:
+    made = tracker("a")
+    made.report(0, {"kind": "plan", "steps": 12, "epochs": 1, "batch": 8, "shares": [8]}, 100.0)
+    made.report(0, step(1, 8, step_ms=500.0), 101.0)
+    made.report(0, step(2, 8, step_ms=500.0), 102.0)
+    state = made.state(102.0)
+    assert state.eta_s == pytest.approx(5.0)
+    assert state.samples_per_second == pytest.approx(16.0)
+    made.end("finished", 0, 103.0)
+    assert made.state(500.0).eta_s is None
+
+
+def test_a_nodes_medians_are_of_full_batches_only() -> None:
+    made = tracker("a", "b")
+    for number in range(1, 6):
+        made.report(0, step(number, 60, compute_ms=6.0), 101.0)
+        made.report(1, step(number, 40, compute_ms=9.0), 101.0)
+    made.report(0, step(6, 2, compute_ms=0.1), 102.0)
+    made.report(1, step(6, 1, compute_ms=0.1), 102.0)
+    assert [(part.share, part.compute_ms) for part in made.state(102.0).nodes] == [(60, 6.0), (40, 9.0)]
+    assert made.state(102.0).batch == 3
+
+
+def test_histories_are_bounded() -> None:
+    made = tracker("a")
+    for number in range(5000):
+        made.report(0, step(number, 8, loss=float(number)), 101.0 + number)
+        made.note(f"line {number}", 101.0 + number)
+    state = made.state(6000.0)
+    assert HISTORY / 2 <= len(state.loss_history) <= HISTORY
+    assert len(state.step_ms_history) <= HISTORY
+    assert len(state.log) == LOG_LINES
+    assert state.log[-1].endswith("line 4999")
+    assert not made._pending
+
+
+@given(st.integers(1, 50), st.integers(0, 2000))
+def test_a_thinned_history_keeps_the_first_point_and_even_distances(limit: int, count: int) -> None:
+    thinned = Thinned(limit)
+    for number in range(count):
+        thinned.add(number, float(number))
+    steps = [number for number, _ in thinned.points]
+    assert len(steps) <= limit
+    assert len(steps) >= min(count, limit) / 2 or limit == 1
+    if count:
+        assert steps[0] == 0
+    assert len({b - a for a, b in itertools.pairwise(steps)}) <= 1
+
+
+def test_the_log_says_when_since_the_launch() -> None:
+    made = tracker()
+    made.note("hello", 100.0 + 61.9)
+    made.report(1, {"kind": "note", "text": "AMP is off"}, 103.0)
+    made.report(0, {"kind": "shares", "shares": [3, 1], "reason": "old is slower now"}, 104.0)
+    made.report(1, {"kind": "shares", "shares": [3, 1], "reason": "the same once more"}, 104.0)
+    assert made.state(110.0).log == ("01:01 hello", "00:03 old: AMP is off", "00:04 old is slower now")
+
+
+def test_the_end_stops_the_clock_and_keeps_the_outcome() -> None:
+    made = tracker()
+    made.enter("running", "words")
+    assert not made.ended
+    made.end("failed", 6, 130.0, "old: train.py:3: boom", "/runs/r/rank-1.log")
+    state = made.state(999.0)
+    assert made.ended
+    assert (state.phase, state.exit, state.elapsed_s, state.detail) == ("failed", 6, 30.0, "")
+    assert (state.error, state.log_path) == ("old: train.py:3: boom", "/runs/r/rank-1.log")
+
+
+def test_scores_are_the_newest() -> None:
+    made = tracker()
+    made.report(0, {"kind": "scores", "scores": {"rmse": 1.0, "baseline": {"rmse": 2.0}}}, 101.0)
+    assert made.state(101.0).scores == {"rmse": 1.0, "baseline": {"rmse": 2.0}}
+
+
+@pytest.mark.parametrize("report", [{}, {"kind": "no such kind"}, {"kind": None}])
+def test_an_unknown_report_changes_nothing(report: dict[str, Any]) -> None:
+    made = tracker()
+    before = made.state(101.0)
+    assert made.report(0, report, 101.0) is None
+    assert made.state(101.0) == before

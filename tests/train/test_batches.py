@@ -1,0 +1,159 @@
+"""One global order, cut between ranks, whatever the shares, workers and batch sizes."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from daisychain.errors import ScriptError
+from daisychain.train.batches import SharedLoader, order, piece
+
+pytestmark = pytest.mark.torch
+
+
+class Follower:
+    """The shares by step, and what a loader said."""
+
+    def __init__(self, shares):
+        self.shares, self.pieces, self.calls = shares, [], []
+        self.first = 0
+
+    def shares_at(self, ahead):
+        return self.shares[(self.first + ahead) % len(self.shares)]
+
+    def enter(self, epoch):
+        self.calls.append(f"epoch {epoch}")
+        self.first = len(self.pieces)
+
+    def begin(self):
+        self.calls.append("begin")
+
+    def take(self, piece):
+        self.pieces.append(piece)
+        self.calls.append("take")
+
+    def end(self):
+        self.calls.append("end")
+
+    def drop(self):
+        self.calls.append("drop")
+
+
+class Rows(Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, row):
+        return row
+
+
+def shared(loader, follower, rank=0, batch=None, seed=1):
+    made = SharedLoader(loader, batch=batch, seed=seed, rank=rank)
+    made.follow(follower)
+    return made
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(1, 20), st.booleans(), st.data(), st.integers(1, 4))
+def test_every_sample_is_taken_exactly_once_an_epoch(samples, batch, shuffle, data, ranks):
+    cuts = st.lists(st.integers(0, batch), min_size=ranks - 1, max_size=ranks - 1).map(sorted)
+    edges = [[0, *data.draw(cuts), batch] for _ in range(3)]
+    shares = [tuple(b - a for a, b in pairwise(e)) for e in edges]
+    loader = DataLoader(TensorDataset(torch.arange(samples)), batch_size=batch, shuffle=shuffle)
+    taken: list[list[int]] = [[] for _ in range(-(-samples // batch))]
+    for rank in range(ranks):
+        follower = Follower(shares)
+        mine = shared(loader, follower, rank)
+        batches = list(mine)
+        assert len(batches) == len(mine) == len(taken)
+        for index, ((rows,), part) in enumerate(zip(batches, follower.pieces, strict=True)):
+            assert len(rows) == max(part.share, 1)
+            taken[index] += rows[: part.share].tolist()
+    assert sorted(row for rows in taken for row in rows) == list(range(samples))
+    whole = [rows.tolist() for (rows,) in shared(loader, Follower([(batch,)]))]
+    assert taken == whole
+
+
+def test_epochs_differ_and_seeds_differ_and_nothing_else_matters():
+    first = order(100, 1, 0, shuffle=True).tolist()
+    assert first == order(100, 1, 0, shuffle=True).tolist()
+    assert first != order(100, 1, 1, shuffle=True).tolist()
+    assert first != order(100, 2, 0, shuffle=True).tolist()
+    assert order(5, 1, 7, shuffle=False).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_rank_without_samples_gets_one_that_does_not_count():
+    part = piece(torch.arange(10, 13), (9, 1, 0), 2)
+    assert (part.rows.tolist(), part.share, part.batch, part.shares) == ([10], 0, 3, (3, 0, 0))
+
+
+def test_the_plain_dataloader_gives_the_same_as_the_fast_path():
+    data = TensorDataset(torch.arange(23), torch.arange(23) * 2)
+    fast = list(shared(DataLoader(data, batch_size=5, shuffle=True), Follower([(3, 2)]), 1))
+    plain = list(shared(DataLoader(Subset(data, range(23)), batch_size=5, shuffle=True), Follower([(3, 2)]), 1))
+    assert [[t.tolist() for t in batch] for batch in fast] == [[t.tolist() for t in batch] for batch in plain]
+
+
+def test_worker_processes_prepare_ahead_and_change_nothing():
+    loader = DataLoader(Rows(20), batch_size=4, num_workers=1, prefetch_factor=2, persistent_workers=True)
+    follower = Follower([(4,)])
+    subject = shared(loader, follower)
+    assert subject.lookahead == 2
+    for _ in range(2):
+        assert [batch.tolist() for batch in subject] == [list(range(i, i + 4)) for i in range(0, 20, 4)]
+    assert [part.rows.tolist() for part in follower.pieces[:2]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_collate_drop_last_and_the_runs_own_batch_are_honoured():
+    loader = DataLoader(Rows(10), batch_size=2, collate_fn=lambda rows: tuple(rows), drop_last=True)
+    subject = shared(loader, Follower([(4,)]), batch=4)
+    assert subject.batch_size == 4
+    assert list(subject) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
+def test_a_loader_tells_its_follower_of_every_step_also_when_left_early():
+    follower = Follower([(2,)])
+    subject = shared(DataLoader(Rows(4), batch_size=2), follower)
+    list(subject)
+    for _ in subject:
+        break
+    whole = ["begin", "take", "end"]
+    assert follower.calls == ["epoch 0", *whole, *whole, "begin", "drop", "epoch 1", *whole]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("loader", "what"),
+    [
+        (lambda: DataLoader(Stream(), batch_size=2), "IterableDataset"),
+        (lambda: DataLoader(Rows(4), sampler=WeightedRandomSampler([1.0], 4), batch_size=2), "WeightedRandomSampler"),
+        (lambda: DataLoader(Rows(4), sampler=RandomSampler(Rows(4), replacement=True), batch_size=2), "RandomSampler"),
+        (lambda: DataLoader(Rows(4), sampler=RandomSampler(Rows(4), num_samples=2), batch_size=2), "RandomSampler"),
+        (lambda: DataLoader(Rows(4), batch_sampler=[[0], [1, 2, 3]]), "batch_sampler"),
+        (lambda: DataLoader(Rows(4), batch_size=None), "no batches"),
+        (lambda: DataLoader(Rows(0), batch_size=2), "empty"),
+        (lambda: DataLoader(Rows(3), batch_size=4, drop_last=True), "leaves nothing"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_cut_is_refused_with_what_to_do(loader, what):
+    with pytest.raises(ScriptError, match=what) as refused:
+        SharedLoader(loader(), batch=None, seed=0, rank=0)
+    assert refused.value.remedy

@@ -153,7 +153,7 @@ class FoundHead(Record, frozen=True, kw_only=True):
 
 
 class NodeStep(Record, frozen=True, kw_only=True):
-    """One node's part of a step; times are medians over the last steps in a RunState, exact in metrics.jsonl.
+    """One node's part of a step; times are means over the last steps in a RunState, exact in metrics.jsonl.
 
     compute: forward, backward, optimizer. sync: exchanging gradients once all are there. wait: for slower nodes.
     """

@@ -21,7 +21,8 @@ from daisychain.link.messages import AnyMessage, Done, EndRun, File, Prepared, P
 log = logging.getLogger(__name__)
 
 REPORT_LIMIT_BYTES = 1024 * 1024
-GROUP_TIMEOUT_S = 60.0
+GROUP_TIMEOUT_S = 600.0
+"""How long a rank waits for another one: rank 0 may be scoring. Who is gone is noticed by heartbeats, much sooner."""
 DRAIN_S = 1.0
 """How long a rank's last lines may take after its exit; a child of it may hold the pipe open for ever."""
 RANK_MODULE = "daisychain.train.rank"

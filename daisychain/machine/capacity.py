@@ -107,7 +107,8 @@ async def measure(
 ) -> Capacity:
     """Measure this machine's speed in a child process, which loads torch; takes seconds.
 
-    threads: CPU threads at most; the fastest number is found and in the answer. slowdown: stretch each second of compute to this many.
+    threads: CPU threads at most; the fastest number is found and in the answer.
+    slowdown: stretch each second of compute to this many.
     command: what to start instead of the bench (tests). The child is given a pipe as standard input and must end
     when it closes; it is killed and waited for when this is cancelled or takes longer than limit_s.
     Raises DaisyError saying what went wrong in the child.

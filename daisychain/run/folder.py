@@ -11,7 +11,6 @@ from daisychain.config import write_atomically
 from daisychain.facts import RunSpec, RunState
 from daisychain.run.report import as_json, as_markdown
 
-
 OWN_FILES = ("run.toml", "metrics.jsonl", "events.jsonl", "report.json", "report.md")
 
 

@@ -8,13 +8,14 @@ nobody, so the smallest exposed time is the exchange itself (sync), and what a r
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from statistics import mean
 from typing import Any
 
 from daisychain.facts import ENDED, NodeStep, Phase, RunSpec, RunState
 
 RECENT = 20
-"""Steps that a shown median is taken over."""
+"""Steps that a shown mean is taken over. Not a median: under a CPU quota most short steps run at full speed, then one
+stalls for all of them."""
 HISTORY = 200
 LOG_LINES = 200
 WARMUP_STEPS = 2
@@ -43,7 +44,7 @@ class Tracker:
         self._step = 0
         self._epoch = 0
         self._batch: int | None = None
-        self._speeds: dict[str, deque[float]] = {}
+        self._speeds: dict[str, deque[tuple[int, float]]] = {}
         self._outcome: dict[str, Any] = {}
         self._ended_s: float | None = None
         self._warned = False
@@ -123,7 +124,7 @@ class Tracker:
         for part in nodes.values():
             if part.share and part.compute_ms:
                 speeds = self._speeds.setdefault(part.node, deque(maxlen=500))
-                speeds.append(part.share / part.compute_ms * 1000)
+                speeds.append((part.share, part.compute_ms))
         if loss is not None:
             self._losses.add(step, loss)
         self._step_times.add(step, step_ms)
@@ -162,8 +163,11 @@ class Tracker:
 
     @property
     def node_speeds(self) -> dict[str, float]:
-        """Samples per second of each node's own computing: median of share / compute time over its newest steps."""
-        return {name: median(speeds) for name, speeds in self._speeds.items() if speeds}
+        """Samples per second of each node's own computing, over its newest steps."""
+        return {
+            name: sum(share for share, _ in steps) / sum(ms for _, ms in steps) * 1000
+            for name, steps in self._speeds.items()
+        }
 
     @property
     def speedup(self) -> float | None:
@@ -173,12 +177,12 @@ class Tracker:
 
     def state(self, now_s: float) -> RunState:
         """Everything a screen or a script may want to know now."""
-        step_ms = median(ms for ms, _, _ in self._recent) if self._recent else None
+        step_ms = mean(ms for ms, _, _ in self._recent) if self._recent else None
         steps = self._plan.get("steps")
         eta = (steps - self._step) * step_ms / 1000 if steps and step_ms and not self.ended else None
         rate = self.samples_per_second
         if not self.ended and step_ms:
-            rate = median(batch for _, _, batch in self._recent) / step_ms * 1000
+            rate = mean(batch for _, _, batch in self._recent) / step_ms * 1000
         return RunState(
             id=self._run,
             name=self._name,
@@ -197,7 +201,7 @@ class Tracker:
             loss=self._losses.points[-1][1] if self._losses.points else None,
             loss_history=tuple(self._losses.points),
             step_ms_history=tuple(self._step_times.points),
-            nodes=self._node_medians(),
+            nodes=self._node_means(),
             log=tuple(self._log),
             detail=self._detail,
             error=self._outcome.get("error", ""),
@@ -207,7 +211,7 @@ class Tracker:
             scores=self.scores,
         )
 
-    def _node_medians(self) -> tuple[NodeStep, ...]:
+    def _node_means(self) -> tuple[NodeStep, ...]:
         if not self._recent:
             shares = self._plan.get("shares") or [0] * len(self._names)
             return tuple(NodeStep(node=name, share=int(n)) for name, n in zip(self._names, shares, strict=False))
@@ -217,7 +221,7 @@ class Tracker:
 
         def middle(name: str, field: str) -> float | None:
             values = [value for nodes in whole if (value := getattr(nodes[name], field)) is not None]
-            return median(values) if values else None
+            return mean(values) if values else None
 
         return tuple(
             NodeStep(

@@ -23,11 +23,13 @@ from daisychain.train import blame, reports
 from daisychain.train.task import Task, adopt
 
 JOB = "job:"
+NICENESS = 5
 
 
 def main() -> NoReturn:
     """Do what the first line of stdin says; never returns."""
     own_group()
+    give_way()
     orders, tell = take_pipes()
     try:
         task = msgspec.json.decode(orders.readline(), type=Task)
@@ -43,6 +45,12 @@ def own_group() -> None:
     """Be the leader of a process group, so that killing the group kills exactly this rank and its children."""
     if hasattr(os, "setpgid") and os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
+
+
+def give_way() -> None:
+    """Let everything else on this machine go first: its owner's work, the agent's heartbeats, the screens."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(NICENESS)
 
 
 def take_pipes() -> tuple[BinaryIO, reports.Tell]:

@@ -447,8 +447,12 @@ async def test_progress_of_shipping_is_shown(tmp_path: Path) -> None:
 async def test_two_runs_in_one_second_have_two_folders(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     second = Conductor(
-            head="head",
-        spec=stage.run.spec, paths=stage.paths, settings=Settings(), clock=lambda: 0.0, changed=lambda: None
+        head="head",
+        spec=stage.run.spec,
+        paths=stage.paths,
+        settings=Settings(),
+        clock=lambda: 0.0,
+        changed=lambda: None,
     )
     assert second.folder.path != stage.run.folder.path
     second.folder.close()

@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SCRIPT = Path(__file__).with_name("compute_bound.py")
 SETTLED = 12
 """Steps left out at the beginning of every run."""
 
@@ -23,7 +22,7 @@ SETTLED = 12
 def main() -> int:
     options = _options()
     nodes = options.nodes.split(",") if options.nodes else ready_nodes()
-    epochs = ["--epochs", str(options.epochs)]
+    epochs = [options.script, "--epochs", str(options.epochs)]
     rows = {f"{node} alone": throughput([*epochs, "--nodes", node]) for node in nodes}
     everyone = [*epochs, "--nodes", ",".join(nodes)]
     together = throughput(everyone)
@@ -53,8 +52,8 @@ def ready_nodes() -> list[str]:
 
 
 def throughput(flags: list[str]) -> dict[str, Any]:
-    """Run the script with these flags, and measure it once its shares have settled."""
-    events = daisychain("run", str(SCRIPT), "--json", "--headless", *flags)
+    """Run a script with these flags, and measure it once its shares have settled."""
+    events = daisychain("run", *flags, "--json", "--headless")
     folder = Path(next(event["folder"] for event in reversed(events) if event["event"] == "finished"))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     settled = lines[min(SETTLED, len(lines) // 2) :]
@@ -80,6 +79,7 @@ def daisychain(*command: str) -> list[dict[str, Any]]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--script", default=str(Path(__file__).with_name("compute_bound.py")))
     parser.add_argument("--nodes", default="", help="names, separated by commas; default: every ready node")
     parser.add_argument("--epochs", type=int, default=5, help="passes of 8 steps each")
     parser.add_argument("--out", default="", help="file for the result as JSON")

@@ -1,0 +1,190 @@
+"""The launch form: what a run needs, and the command that does the same."""
+
+import asyncio
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+from textual.widgets import Footer, Input, Label
+
+from daisychain.errors import DaisyError, PreflightError
+from daisychain.facts import RunSpec, Snapshot
+from daisychain.link.messages import Launch, Launched
+from daisychain.tui import presentation as say
+from daisychain.tui.form import FIELDS, JOBS, Job, LaunchForm, equivalent_command, path_problem, spec_of
+from daisychain.tui.host import DaisyScreen
+from daisychain.tui.text import ColourRole, Line, clean
+from daisychain.tui.widgets import Lines, content
+
+HINTS = {
+    "path": "train.py, or data.csv",
+    "target": "the column to predict",
+    "data": "files or folders that the script reads; empty: none",
+    "args": "for the script",
+    "nodes": "every ready node",
+    "batch": "global batch; empty: the job's own",
+    "epochs": "empty: the job's own",
+    "seed": "0",
+}
+JOB_HINTS: dict[Job, str] = {
+    "demo": "trains a small network on made-up data; needs no file",
+    "script": "a training script that uses daisychain.init()",
+    "tabular": "a CSV file: learns to predict one column from the others",
+}
+
+
+class Choice(Widget, can_focus=True):
+    """One of a few words, chosen with the left and right arrows."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", show=False),
+        Binding("right,space", "move(1)", show=False),
+    ]
+    value: reactive[Job] = reactive[Job]("demo")
+
+    class Changed(Message):
+        """Another word is chosen."""
+
+    def render(self) -> Content:
+        line: list[tuple[str, ColourRole]] = []
+        for job in JOBS:
+            chosen = job == self.value
+            line += [(f"‹ {job} ›" if chosen else f"  {job}  ", "accent" if chosen else "dim"), (" ", "")]  # noqa: RUF001
+        return content(tuple(line))
+
+    def action_move(self, steps: int) -> None:
+        self.value = JOBS[(JOBS.index(self.value) + steps) % len(JOBS)]
+        self.post_message(self.Changed())
+
+
+class Field(Input):
+    """An input that leaves enter to the form."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "submit"
+
+
+class LaunchScreen(DaisyScreen):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "app.help", "help", key_display="F1"),
+        Binding("ctrl+q", "app.quit", "quit", key_display="^q", priority=True),
+        Binding("enter", "submit", "launch", key_display="enter"),
+        Binding("escape", "app.pop_screen", "back", key_display="esc"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy = False
+        try:
+            self.folder = Path.cwd()
+        except OSError:
+            # the folder that daisychain was started in has been removed
+            self.folder = Path.home()
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="title")
+        yield Lines(id="banner")
+        with Vertical(id="form", classes="box") as box:
+            box.border_title = "Launch"
+            box.border_subtitle = "tab: next field"
+            with Horizontal(classes="field"):
+                yield Label("job", markup=False)
+                yield Choice(id="job")
+            yield Lines(id="job-hint")
+            for name, hint in HINTS.items():
+                with Horizontal(classes="field", id=f"field-{name}"):
+                    yield Label(name, markup=False)
+                    yield Field(
+                        placeholder=hint,
+                        id=name,
+                        compact=True,
+                        select_on_focus=False,
+                        value="0" if name == "seed" else "",
+                    )
+        with Vertical(id="command-box", classes="box") as command:
+            command.border_title = "The same as"
+            yield Lines(id="command")
+        yield Lines(id="answer")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#title", Lines).show([(("DaisyChain   ", "accent"), ("launch a run", "bold"))])
+        self.query_one(Choice).focus()
+        self.form_changed()
+        super().on_mount()
+
+    def show(self, snapshot: Snapshot) -> None:
+        ready = [clean(node.name) for node in snapshot.nodes if node.state != "lost"]
+        placeholder = f"every ready node: {', '.join(ready)}" if ready else HINTS["nodes"]
+        field = self.query_one("#nodes", Input)
+        if field.placeholder != placeholder:
+            field.placeholder = placeholder
+
+    def form(self) -> LaunchForm:
+        """The form as typed."""
+        typed = {name: self.query_one(f"#{name}", Input).value for name in HINTS}
+        return LaunchForm(job=self.query_one(Choice).value, **typed)
+
+    @on(Input.Changed)
+    @on(Choice.Changed)
+    def form_changed(self) -> None:
+        form = self.form()
+        for name in HINTS:
+            self.query_one(f"#field-{name}").display = name in FIELDS[form.job]
+        self.query_one("#job-hint", Lines).show(
+            [(("          ", ""), ("← →", "accent"), (f"  {JOB_HINTS[form.job]}", "dim"))]
+        )
+        self._answer([])
+        try:
+            line: Line = ((clean(equivalent_command(spec_of(form, self.folder, self.host.snapshot)), 2000), "accent"),)
+        except DaisyError as error:
+            line = ((clean(f"{error.what} — {error.remedy}", 400), "dim"),)
+        self.query_one("#command", Lines).show([line])
+
+    def action_submit(self) -> None:
+        if self.busy:
+            return
+        try:
+            spec = spec_of(self.form(), self.folder, self.host.snapshot)
+        except DaisyError as error:
+            self._answer(refusal(error))
+            return
+        self.busy = True
+        self._answer([(("◌ checking every node …", "accent"),)])
+        self.run_worker(self._launch(spec))
+
+    async def _launch(self, spec: RunSpec) -> None:
+        try:
+            # the disk may be slow or far away, and the keys must not wait for it
+            problem = await asyncio.to_thread(path_problem, spec)
+            if problem is not None:
+                raise problem
+            launched = await self.host.request(Launch(spec=spec))
+        except DaisyError as error:
+            self._answer(refusal(error))
+        else:
+            from daisychain.tui.screens.run import RunScreen
+
+            if isinstance(launched, Launched) and self.is_current:
+                # not awaited: this worker belongs to the screen that goes
+                self.app.switch_screen(RunScreen(launched.run))
+        finally:
+            self.busy = False
+
+    def _answer(self, lines: list[Line]) -> None:
+        self.query_one("#answer", Lines).show(lines)
+
+
+def refusal(error: DaisyError) -> list[Line]:
+    """An error as lines: of a preflight, every verdict that isn't fine."""
+    if isinstance(error, PreflightError):
+        return [line for verdict in error.verdicts if verdict.level != "ok" for line in say.verdict_lines(verdict)]
+    lines: list[Line] = [(("✗ ", "bad"), (clean(error.what, 400), ""))]
+    return [*lines, (("  → ", "dim"), (clean(error.remedy, 400), "dim"))] if error.remedy else lines

@@ -98,7 +98,9 @@ def solve(batch: int, costs: Sequence[Cost]) -> tuple[int, ...]:
         # One below the exact answer, so that float noise can't overshoot; the loop below adds what is missing.
         exact = (finish_s - costs[index].fixed_s) / costs[index].per_sample_s
         shares[index] = min(room[index], max(0, floor(exact) - 1))
-    earliest = [(costs[i].step_s(shares[i] + 1), i) for i in taking if shares[i] < room[i]]
+    # All with room, not only those that take part in the exact answer: samples are whole, and the last one may be
+    # done earliest by a rank whose fixed cost is just over the exact finish.
+    earliest = [(cost.step_s(shares[i] + 1), i) for i, cost in enumerate(costs) if shares[i] < room[i]]
     heapq.heapify(earliest)
     for _ in range(batch - sum(shares)):
         _, index = heapq.heappop(earliest)

@@ -1,7 +1,7 @@
 """Shares: the best ones, exact sums, caps, and the inertia of later corrections."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from daisychain.errors import UsageError
@@ -61,6 +61,7 @@ def test_solved_shares_sum_to_the_batch_within_caps_or_say_that_it_does_not_fit(
 
 @settings(deadline=None)
 @given(st.integers(1, 300), costs)
+@example(7, [Cost(0.1875, 0.0234375), Cost(0.205078125, 0.00390625), Cost(0.03125, 0.02734375)])
 def test_moving_any_one_sample_never_finishes_earlier(batch, all_costs):
     all_costs = [Cost(cost.fixed_s, cost.per_sample_s) for cost in all_costs]
     shares = solve(batch, all_costs)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from daisychain.agent.service import Agent
 
 log = logging.getLogger(__name__)
-MAX_STRANGERS = 32
 STRANGER_LIMIT_S = 1800.0
 
 
@@ -80,13 +79,15 @@ class Door:
         why = f"{type(message).__name__} is for nodes that joined"
         if isinstance(message, PairHello):
             why = self._limit.refusal(session.address, self._agent.clock()) or ""
-            if not why and len(self._machines) >= MAX_STRANGERS:
-                why = "too many machines wait here already"
             if not why:
                 return PairingHead(identity, name, fresh_nonce())
         log.warning("refused a stranger at %s: %s", session.address, why)
         self._agent.spawn(_say_no(session, Refused(reason=why, remedy="Join first: daisychain join", exit=5)))
         return None
+
+    def knows(self, session: Session) -> bool:
+        """Whether this stranger has begun to join."""
+        return session in self._machines
 
     async def accept(self, worker: str) -> None:
         """`a`: this machine's user says the digits are the same. Raises NoNodeError when nobody waits by that id."""

@@ -15,6 +15,7 @@ from daisychain.agent.conductor import Conductor, Seat
 from daisychain.agent.door import Door
 from daisychain.agent.launch import check_spec
 from daisychain.discovery.mdns import Mdns
+from daisychain.discovery.roster import clean_name
 from daisychain.errors import DaisyError, LinkError, NoNodeError, PreflightError, TrustError, UsageError
 from daisychain.facts import Node, RunSpec, RunState, Verdict
 from daisychain.link.messages import (
@@ -185,6 +186,10 @@ class Headship:
             raise TrustError(f"{self._agent.own.name} is a worker itself and takes no others", "Join its head instead")
         return await self._door.take(session, message)
 
+    def has_knocked(self, session: Session) -> bool:
+        """Whether a stranger has begun to join."""
+        return self._door.knows(session)
+
     async def from_worker(self, session: Session, message: AnyMessage, number: int) -> AnyMessage | None:
         node_id = session.peer.id
         if not self._known.is_known(node_id):
@@ -234,11 +239,11 @@ class Headship:
     def _keep(self, node_id: str, node: Node) -> None:
         """Take a worker's record; who it is comes from TLS, its name is made unique, and its role is ours to say."""
         taken = {n.name for n in self._chain.nodes(self._agent.own) if n.id != node_id}
-        name = node.name
+        plain = name = clean_name(node.name)
         for number in range(2, 100):
             if name not in taken:
                 break
-            name = f"{node.name}-{number}"
+            name = f"{plain}-{number}"
         node = msgspec.structs.replace(node, id=node_id, name=name, role="worker")
         self._chain = self._chain.arrived(node, self._agent.clock())
         self._agent.changed()

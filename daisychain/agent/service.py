@@ -59,6 +59,9 @@ log = logging.getLogger(__name__)
 IDLE_LIMIT_S = 600.0
 TICK_S = 1.0
 LOOPBACK = "127.0.0.1"
+MAX_STRANGERS = 32
+STRANGER_FRAME_BYTES = 16 * 1024
+KNOCK_WITHIN_S = 10.0
 
 
 class Agent:
@@ -70,6 +73,7 @@ class Agent:
         self._clock = asyncio.get_running_loop().time
         self._watchers: dict[Session, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         self._locals: set[Session] = set()
+        self._strangers: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[Server] = []
         self._nics: tuple[Any, ...] = ()
@@ -175,13 +179,28 @@ class Agent:
         session = Session(socket, peer, handlers[peer.kind])
         if peer.kind == "local":
             self._locals.add(session)
+        elif peer.kind == "stranger":
+            if len(self._strangers) >= MAX_STRANGERS:
+                await session.close("too many strangers at the door")
+                return
+            # what a stranger has to say is short
+            socket.protocol.max_message_size = STRANGER_FRAME_BYTES
+            self._strangers.add(session)
+            self._spawn(self._hurry(session))
         try:
             await session.run()
         finally:
             self._locals.discard(session)
+            self._strangers.discard(session)
             self._unwatch(session)
             self._idle_since = self._clock()
             await self.headship.ended(session)
+
+    async def _hurry(self, session: Session) -> None:
+        """A stranger that doesn't knock takes somebody else's place."""
+        await asyncio.sleep(KNOCK_WITHIN_S)
+        if session in self._strangers and not self.headship.has_knocked(session):
+            await session.close("nothing was said")
 
     async def _from_local(self, session: Session, message: AnyMessage, _: int) -> AnyMessage | None:
         head = self.headship

@@ -142,6 +142,8 @@ async def _doctor(words: argparse.Namespace, surface: Surface) -> int:
         ),
         *(gpu.verdict for gpu in own.device.gpus),
     ]
+    if own.device.gpus:
+        verdicts.append(Verdict(level="warn", check="gpu", reason="training uses the CPU: GPUs aren't used yet"))
     surface.event(
         "doctor",
         nic=own.nic,

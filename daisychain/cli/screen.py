@@ -7,6 +7,7 @@ from typing import Literal
 from daisychain.cli.look import flags_of
 from daisychain.cli.surface import Surface
 from daisychain.errors import UsageError
+from daisychain.facts import ENDED, Snapshot
 from daisychain.link.client import AgentClient, Reconnecting, connect_or_start
 from daisychain.link.messages import BeWorker, Look, World
 
@@ -18,7 +19,14 @@ async def command(words: argparse.Namespace, surface: Surface) -> int:
         )
     agent = await connect_or_start(surface.paths, surface.settings, flags_of(surface))
     world = (await agent.expect(Look(), World)).snapshot
-    return await open_screens(words, surface, agent, "join" if world.role == "worker" else "cluster", None)
+    return await open_screens(words, surface, agent, _first_screen(world), None)
+
+
+def _first_screen(world: Snapshot) -> Literal["cluster", "join", "run"]:
+    """Where a person wants to be: at the run that goes on, else with the nodes, or as a worker with the head."""
+    if world.role == "worker":
+        return "join"
+    return "run" if world.run is not None and world.run.phase not in ENDED else "cluster"
 
 
 async def open_screens(

@@ -34,7 +34,7 @@ HINTS = {
     "seed": "0",
 }
 JOB_HINTS: dict[Job, str] = {
-    "demo": "trains a small network on made-up data; needs no file",
+    "demo": "learns to write like Python's own help pages; needs no file",
     "script": "a training script that uses daisychain.init()",
     "tabular": "a CSV file: learns to predict one column from the others",
 }
@@ -110,6 +110,7 @@ class LaunchScreen(DaisyScreen):
                     )
         with Vertical(id="command-box", classes="box") as command:
             command.border_title = "The same as"
+            command.border_subtitle = "gradients between nodes travel unencrypted"
             yield Lines(id="command")
         yield Lines(id="answer")
         yield Footer(show_command_palette=False)

@@ -3,7 +3,7 @@
     python -m daisychain.jobs.demo.train [FOLDER]
 
 FOLDER holds what prepare.py wrote; without it, the working folder or the one folder below it that does.
-Options of the run: batch (global batch), epochs (each a pass over WINDOWS windows). Some 300 steps by default.
+Options of the run: batch (global batch), epochs (each a pass over WINDOWS windows). 250 steps by default.
 """
 
 import math
@@ -32,9 +32,9 @@ WINDOW = CONTEXT + FORETOLD
 WINDOWS = 51_200
 """Windows of text in an epoch."""
 VALIDATION_WINDOWS = 4_096
-BATCH = 512
-EPOCHS = 3
-RATE = 2e-3
+BATCH = 1024
+EPOCHS = 5
+RATE = 3e-3
 EMBEDDING = 16
 HIDDEN = (192, 128)
 SAMPLE = 200

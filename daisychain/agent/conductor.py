@@ -10,8 +10,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from daisychain.agent import bundles
 from daisychain.agent.launch import Cargo, folder_name, pack_job, pack_script, run_name
+from daisychain.agent.preflight import judge_paths
 from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError, DataError, LinkError, PreflightError, UsageError
 from daisychain.facts import Node, RunSpec, RunState
@@ -20,10 +23,13 @@ from daisychain.link.messages import (
     EndRun,
     FetchBlob,
     File,
+    Listen,
     Message,
+    Peer,
     Prepared,
     PrepareRun,
     StartRank,
+    TryPaths,
 )
 from daisychain.link.session import CHUNK_BYTES, Session
 from daisychain.run.failure import Failure, cause, from_exit, from_report
@@ -37,6 +43,7 @@ GRACE_S = 1.5
 """How long to wait for a better explanation once a rank failed of something that sounds like a consequence."""
 SHIP_TIMEOUT_S = 3600.0
 END_TIMEOUT_S = 10.0
+PATHS_TIMEOUT_S = 20.0
 
 
 class Seat(Protocol):
@@ -165,6 +172,8 @@ class Conductor:
         self.tracker.enter("shipping", f"{sum(f.size for f in files) / 1e6:.1f} MB to {len(names)} nodes")
         self._changed()
         port = (await self._together([self._prepare(rank, files) for rank in range(len(names))]))[0]
+        if len(names) > 1:
+            await self._try_paths()
         self.tracker.enter("starting", f"{len(names)} ranks load torch")
         self._changed()
         await self._together([self._start(rank, port, cargo.script) for rank in range(len(names))])
@@ -194,6 +203,31 @@ class Conductor:
         with _named(node.name):
             answer = await seat.ask(message, SHIP_TIMEOUT_S)
         return answer.store_port if isinstance(answer, Prepared) else 0
+
+    async def _try_paths(self) -> None:
+        """See that the nodes reach each other. Raises PreflightError naming the pairs that gloo would hang on."""
+        nodes = self.taking_part
+        self.tracker.enter("starting", "trying the network between the nodes")
+        self._changed()
+        ports = await self._together([self._ask(rank, Listen(run=self.id)) for rank in range(len(nodes))])
+        peers = [Peer(node.name, node.address, answer.port) for node, answer in zip(nodes, ports, strict=True)]
+        others = [tuple(peer for at, peer in enumerate(peers) if at != rank) for rank in range(len(nodes))]
+        orders = [self._ask(rank, TryPaths(run=self.id, peers=others[rank])) for rank in range(len(nodes))]
+        tried = await self._together(orders)
+        reasons = {
+            (rank, peers.index(peer)): reason
+            for rank, answer in enumerate(tried)
+            for peer, reason in zip(others[rank], answer.reasons, strict=True)
+        }
+        verdicts = judge_paths(nodes, reasons)
+        if verdicts:
+            self._event("refused", verdicts=msgspec.to_builtins(verdicts))
+            raise PreflightError(verdicts)
+
+    async def _ask(self, rank: int, message: Message) -> AnyMessage:
+        node, seat = self._seats[rank]
+        with _named(node.name):
+            return await seat.ask(message, PATHS_TIMEOUT_S)
 
     async def _start(self, rank: int, port: int, script: str) -> None:
         node, seat = self._seats[rank]

@@ -24,11 +24,13 @@ from daisychain.link.messages import (
     Heartbeat,
     Hello,
     HelloBack,
+    Listen,
     NodeNews,
     PrepareRun,
     RankReport,
     ShipProgress,
     StartRank,
+    TryPaths,
 )
 from daisychain.link.session import Session
 from daisychain.trust.known import KnownHead, KnownNodes
@@ -196,7 +198,7 @@ class Membership:
 
     async def _from_head(self, session: Session, message: AnyMessage, _: int) -> AnyMessage | None:
         match message:
-            case PrepareRun() | StartRank() | EndRun():
+            case PrepareRun() | Listen() | TryPaths() | StartRank() | EndRun():
                 return await self._agent.node_side.handle(message, HeadLink(session))
             case Heartbeat():
                 return None

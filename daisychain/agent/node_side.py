@@ -10,10 +10,23 @@ from typing import Any, Protocol
 import msgspec
 
 from daisychain.agent.ranks import NodeRun
+from daisychain.agent.reach import Ear, try_path
 from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError
 from daisychain.facts import Node, RunSpec, RunState
-from daisychain.link.messages import AnyMessage, Done, EndRun, File, Message, PrepareRun, StartRank
+from daisychain.link.messages import (
+    AnyMessage,
+    Done,
+    EndRun,
+    File,
+    Listen,
+    Listening,
+    Message,
+    PathsTried,
+    PrepareRun,
+    StartRank,
+    TryPaths,
+)
 from daisychain.run.lifecycle import Tracker
 
 log = logging.getLogger(__name__)
@@ -40,6 +53,7 @@ class NodeSide:
         self.threads = threads
         """CPU threads of a rank; the measured best once it is known."""
         self._current: NodeRun | None = None
+        self._ear = Ear("")
         self._tracker: Tracker | None = None
         self.share: int | None = None
 
@@ -52,10 +66,14 @@ class NodeSide:
         return self._tracker.state(asyncio.get_running_loop().time()) if self._tracker else None
 
     async def handle(self, message: Message, head: Head) -> AnyMessage:
-        """PrepareRun, StartRank or EndRun. Raises DaisyError with what is wrong on this node."""
+        """An order about a run. Raises DaisyError with what is wrong on this node."""
         match message:
             case PrepareRun():
                 return await self._prepare(message, head)
+            case Listen():
+                return await self._listen(message)
+            case TryPaths():
+                return await _try_paths(message)
             case StartRank():
                 return await self._start(message, head)
             case EndRun():
@@ -86,6 +104,18 @@ class NodeSide:
         return await run.prepare(
             message, self._own().address, dict(sources or {}), fetch if sources is None else None, shipped
         )
+
+    async def _listen(self, message: Listen) -> Listening:
+        """Be reachable for the run's other nodes, for a short while."""
+        if self._current is None or self._current.run != message.run:
+            raise DaisyError(f"run {message.run} was not prepared on this node")
+        self._ear.close()
+        self._ear = Ear(message.run)
+        address = self._own().address
+        try:
+            return Listening(port=await self._ear.open(address))
+        except OSError as error:
+            raise DaisyError(f"can't listen on {address}: {error.strerror or error}", "Check its network") from error
 
     async def _start(self, message: StartRank, head: Head) -> AnyMessage:
         run = self._current
@@ -126,11 +156,17 @@ class NodeSide:
         current = self._current
         if current is None or (run and current.run != run):
             return
+        self._ear.close()
         await current.end()
         self._current, self.share = None, None
         if self._tracker is not None:
             self._tracker.end("finished", 0, asyncio.get_running_loop().time())
         self._changed()
+
+
+async def _try_paths(message: TryPaths) -> PathsTried:
+    tries = (try_path(peer.address, peer.port, message.run) for peer in message.peers)
+    return PathsTried(reasons=tuple(await asyncio.gather(*tries)))
 
 
 def with_share(node: Node, share: int | None) -> Node:

@@ -1,6 +1,7 @@
 """What must hold on every node before anything starts: pure. Each verdict names its node and a remedy."""
 
-from collections.abc import Sequence
+import ipaddress
+from collections.abc import Mapping, Sequence
 
 from daisychain.errors import NoNodeError
 from daisychain.facts import Node, Verdict
@@ -36,6 +37,35 @@ def check(nodes: Sequence[Node]) -> tuple[Verdict, ...]:
             if n.versions.os_family == "windows"
         ]
     return tuple(found)
+
+
+def judge_paths(nodes: Sequence[Node], reasons: Mapping[tuple[int, int], str]) -> tuple[Verdict, ...]:
+    """Verdicts about the paths between the nodes of a run, nodes[0] being rank 0.
+
+    reasons: for (from, to), positions in `nodes`: empty when the path works, else why not. gloo needs a path from the
+    numerically higher address to the lower one, and everybody needs one to rank 0; other ways may be closed.
+    """
+    found = []
+    for (start, end), reason in sorted(reasons.items()):
+        if reason and (end == 0 or _number(nodes[start]) > _number(nodes[end])):
+            found.append(_blocked(nodes[start], nodes[end], reason))
+    return tuple(found)
+
+
+def _number(node: Node) -> int:
+    return int(ipaddress.ip_address(node.address))
+
+
+def _blocked(start: Node, end: Node, reason: str) -> Verdict:
+    what = f"{start.name} ({start.address}) can't reach {end.name} ({end.address}) on a random TCP port: {reason}"
+    if "large" in reason:
+        remedy = f"Give all NICs the same MTU: on {end.name}, ip link set {end.nic} mtu 1500"
+    elif end.versions.os_family == "macos":
+        remedy = f"On {end.name} allow python in System Settings, Network, Firewall, and Privacy, Local Network"
+    else:
+        firewalld = f"sudo firewall-cmd --zone=trusted --add-source={start.address}"
+        remedy = f"On {end.name} let {start.name} in: sudo ufw allow from {start.address}, or {firewalld}"
+    return _no(end, "path", what, remedy)
 
 
 def _alone(node: Node) -> list[Verdict]:

@@ -257,6 +257,36 @@ class Prepared(Message, frozen=True, kw_only=True):
     store_port: int = 0
 
 
+class Listen(Message, frozen=True, kw_only=True):
+    """Listen for the run's other nodes on a random port of the chosen NIC. Answered by Listening."""
+
+    run: str
+
+
+class Listening(Message, frozen=True, kw_only=True):
+    port: int
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Where a node of a run listens."""
+
+    name: str
+    address: str
+    port: int
+
+
+class TryPaths(Message, frozen=True, kw_only=True):
+    """Try to reach these nodes, all at once. Answered by PathsTried."""
+
+    run: str
+    peers: tuple[Peer, ...]
+
+
+class PathsTried(Message, frozen=True, kw_only=True):
+    reasons: tuple[str, ...]
+    """For each peer in order: empty when it was reached, else why not."""
+
+
 class FetchBlob(Message, frozen=True, kw_only=True):
     """A worker asks for a file's content from `offset` on; binary frames follow, then Done or Refused as the answer."""
 
@@ -313,8 +343,8 @@ AnyMessage = (
     Done | Refused | Watch | World | Look | Ping | Pong | MakeInvite | Invitation | BeWorker | ConfirmHead
     | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | ListNics | Nics
     | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome | PairHello | PairNonce | PairReveal
-    | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun | Prepared | FetchBlob | ShipProgress
-    | StartRank | RankReport | EndRun
+    | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun | Prepared | Listen | Listening
+    | TryPaths | PathsTried | FetchBlob | ShipProgress | StartRank | RankReport | EndRun
 )  # fmt: skip
 """Every message there is, in the order above."""
 

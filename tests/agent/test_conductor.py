@@ -15,7 +15,20 @@ from daisychain.agent.conductor import Conductor, speeds
 from daisychain.config import Settings, locate
 from daisychain.errors import DaisyError, DataError, LinkError, PreflightError
 from daisychain.facts import Capacity, Device, Node, RunSpec, RunState, Verdict, Versions
-from daisychain.link.messages import AnyMessage, Done, EndRun, FetchBlob, Message, Prepared, PrepareRun, StartRank
+from daisychain.link.messages import (
+    AnyMessage,
+    Done,
+    EndRun,
+    FetchBlob,
+    Listen,
+    Listening,
+    Message,
+    PathsTried,
+    Prepared,
+    PrepareRun,
+    StartRank,
+    TryPaths,
+)
 
 NODE = Node(
     id="id-head", name="head", role="head", state="ready", address="10.0.0.1", port=1, nic="eth0",
@@ -37,6 +50,8 @@ class FakeSeat:
     def __init__(self, fail: dict[str, DaisyError] | None = None, hang: str = "") -> None:
         self.asked: list[Message] = []
         self.fail, self.hang = fail or {}, hang
+        self.blocked: dict[str, str] = {}
+        """Why this node can't reach another one, by its name."""
         self.hangs = asyncio.Event()
         self.release = asyncio.Event()
         self.started = asyncio.Event()
@@ -51,7 +66,15 @@ class FakeSeat:
             await self.release.wait()
         if isinstance(message, StartRank):
             self.started.set()
-        return Prepared(store_port=4242) if isinstance(message, PrepareRun) else Done()
+        match message:
+            case PrepareRun():
+                return Prepared(store_port=4242)
+            case Listen():
+                return Listening(port=5000)
+            case TryPaths(peers=peers):
+                return PathsTried(reasons=tuple(self.blocked.get(peer.name, "") for peer in peers))
+            case _:
+                return Done()
 
     def kinds(self) -> list[str]:
         return [type(message).__name__ for message in self.asked]
@@ -141,7 +164,7 @@ async def test_a_run_from_launch_to_report(tmp_path: Path) -> None:
     assert [json.loads(line)["batch"] for line in lines] == [96, 96, 96, 96]
     assert [e["event"] for e in stage.events()] == ["launched", "plan", "scores", "finished"]
     for seat in stage.seats.values():
-        assert seat.kinds() == ["PrepareRun", "StartRank", "EndRun"]
+        assert seat.kinds() == ["PrepareRun", "Listen", "TryPaths", "StartRank", "EndRun"]
 
 
 async def test_every_rank_is_told_its_place(tmp_path: Path) -> None:
@@ -149,7 +172,7 @@ async def test_every_rank_is_told_its_place(tmp_path: Path) -> None:
     await stage.started()
     head, old = (seat.asked for seat in stage.seats.values())
     assert [m.serve_store for m in (head[0], old[0]) if isinstance(m, PrepareRun)] == [True, False]
-    starts = [m for m in (head[1], old[1]) if isinstance(m, StartRank)]
+    starts = [m for m in (*head, *old) if isinstance(m, StartRank)]
     assert [(m.rank, m.world_size, m.master_address, m.master_port) for m in starts] == [
         (0, 2, "10.0.0.1", 4242),
         (1, 2, "10.0.0.1", 4242),
@@ -479,3 +502,16 @@ def test_an_unmeasured_node_counts_as_the_mean_of_the_others(
 ) -> None:
     found = speeds([node(f"n{i}", capacity=capacity) for i, capacity in enumerate(capacities)])
     assert [pytest.approx(pair) for pair in expected] == list(found)
+
+
+async def test_a_blocked_path_refuses_the_run_before_any_rank_starts(tmp_path: Path) -> None:
+    old = FakeSeat()
+    old.blocked["head"] = "no answer"
+    stage = Stage(tmp_path, head=FakeSeat(), old=old)
+    state = await stage.end()
+    assert (state.phase, state.exit) == ("failed", 4)
+    assert "old" in state.error
+    assert "can't reach head" in state.error
+    assert "ufw" in state.error
+    assert all("StartRank" not in seat.kinds() for seat in stage.seats.values())
+    assert any(event["event"] == "refused" for event in stage.events())

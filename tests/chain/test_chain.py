@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -111,6 +112,22 @@ def test_a_cut_cable_is_lost_and_mended_by_itself(ready: Any) -> None:
     finally:
         ready.lan["old"].mend()
     ready.wait_for("ready", "old", within_s=40)
+
+
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="iptables is not installed")
+def test_a_firewall_is_named_before_any_rank_starts(ready: Any) -> None:
+    head = ready.lan["head"]
+    head.let_in(47632)
+    try:
+        started = time.monotonic()
+        said = ready.on("head", "run", ready.script(), "--headless", "--json", "--", "3", "0", timeout=60)
+        assert time.monotonic() - started < 30
+    finally:
+        head.open_up()
+    assert said.exit == 4, said
+    assert "can't reach head" in said.last["error"]
+    assert "ufw" in said.last["error"]
+    assert not ready.ranks()
 
 
 def test_an_agent_ends_when_told_to(ready: Any) -> None:

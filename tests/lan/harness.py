@@ -191,6 +191,10 @@ class Host:
             _do(*table, "-A", "INPUT", "-p", "tcp", "--dport", str(port), "-j", "ACCEPT")
         _do(*table, "-A", "INPUT", "!", "-i", "lo", "-p", "tcp", "--syn", "-j", "DROP")
 
+    def open_up(self) -> None:
+        """No firewall any more."""
+        _do("ip", "netns", "exec", self.space, "iptables", "-F", "INPUT")
+
     # --- what the LAN does with it -----------------------------------------------------------------
 
     def build(self, table: Sequence[str]) -> None:

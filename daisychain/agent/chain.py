@@ -61,6 +61,9 @@ def advice(nodes: tuple[Node, ...], waiting: int) -> str:
     own, others = nodes[0], nodes[1:]
     if waiting:
         return "A machine waits to join: compare the six digits on both screens, then press a"
+    slowed = [f"{n.name} to 1/{n.slowdown:g}" for n in nodes if n.slowdown > 1]
+    if slowed:
+        return f"Slowed on purpose: {', '.join(slowed)}"
     if own.nic_verdict.level != "ok":
         return f"{own.nic_verdict.reason}. {own.nic_verdict.remedy}".strip()
     if not others:

@@ -70,10 +70,7 @@ class Headship:
         run = self._run.state() if self._run is not None and self._run.active else None
         shares = {part.node: part.share for part in run.nodes} if run else {}
         own = self._agent.own
-        return tuple(
-            msgspec.structs.replace(node, share=shares.get(node.name)) if node.state != "lost" else node
-            for node in self._chain.nodes(own)
-        )
+        return tuple(_in_run(node, shares) for node in self._chain.nodes(own))
 
     def snapshot(self, own: Node) -> dict[str, Any]:
         nodes, requests = self.nodes(), self._door.requests()
@@ -288,6 +285,14 @@ class Headship:
             await self._mdns.close()
         for session in list(self._sessions.values()):
             await session.close("the head's agent ends")
+
+
+def _in_run(node: Node, shares: Mapping[str, int]) -> Node:
+    """A node with its share of the run that goes on, if it takes part in one."""
+    if node.state == "lost":
+        return node
+    state = "running" if node.name in shares and node.state == "ready" else node.state
+    return msgspec.structs.replace(node, share=shares.get(node.name), state=state)
 
 
 class WorkerSeat:

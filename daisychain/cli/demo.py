@@ -43,7 +43,7 @@ async def command(words: argparse.Namespace, surface: Surface) -> int:
             if headless:
                 return await launch_and_follow(head, spec, surface, lambda folder: _keep(folder, surface.paths))
             await head.expect(Launch(spec=spec), Launched)
-            return await open_screens(words, surface, head, "run", None)
+            return await open_screens(words, surface, head, "run", None, run_outlives=False)
     finally:
         await _end(agents)
         shutil.rmtree(root, ignore_errors=True)

@@ -35,6 +35,7 @@ async def open_screens(
     agent: AgentClient,
     start: Literal["cluster", "join", "run"],
     wish: BeWorker | None,
+    run_outlives: bool = True,
 ) -> int:
     """Show the screens until the person quits; what runs goes on."""
     from daisychain.tui.app import DaisyApp
@@ -43,6 +44,7 @@ async def open_screens(
     backend = Reconnecting(surface.paths, surface.settings, agent)
     try:
         app = DaisyApp(backend, surface.settings, surface.paths, start, wish)
+        app.run_outlives = run_outlives
         return int(await run_app(app, mouse=not words.no_mouse))
     finally:
         await backend.close()

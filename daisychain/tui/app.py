@@ -43,6 +43,8 @@ class DaisyApp(Host):
         super().__init__(backend, settings, paths)
         self.start = start
         self.retry_s = RETRY_S
+        self.run_outlives = True
+        """Whether a run goes on when the app ends; not in the demo, whose agents end with it."""
         self.crash: Exception | None = None
         """What ended the app, when it wasn't a person."""
         self._be_worker = (join or BeWorker()) if start == "join" else None
@@ -127,7 +129,8 @@ class DaisyApp(Host):
     async def action_quit(self) -> None:
         run = self.snapshot.run if self.snapshot else None
         going = run is not None and run.phase not in ENDED
-        self.exit(message="The run goes on. `daisychain` shows it again, `daisychain stop` ends it." if going else None)
+        goes_on = "The run goes on. `daisychain` shows it again, `daisychain stop` ends it."
+        self.exit(message=(goes_on if self.run_outlives else "The demo ends here.") if going else None)
 
     def action_help(self) -> None:
         from daisychain.tui.screens.help import Help

@@ -55,6 +55,16 @@ class Nic(Record, frozen=True, kw_only=True):
     mtu: int | None = None
     speed_mbps: int | None = None
     default_route: bool = False
+    gateway: str = ""
+    """The router of its IPv4 default route; empty when there is none or it is unknown."""
+    evidence: str = ""
+    """What its kind was told by: 'hardware, driver e1000e', 'a bridge over eth0'."""
+    master: str = ""
+    """The bridge or bond that it is a member of."""
+    over: tuple[str, ...] = ()
+    """Interfaces of this machine that it lies on: a bridge's members, a VLAN's parent."""
+    emulated: str = ""
+    """Whose hypervisor shows it as hardware; empty for real hardware and where unknown."""
 
 
 class Gpu(Record, frozen=True, kw_only=True):
@@ -116,6 +126,8 @@ class Node(Record, frozen=True, kw_only=True):
     nic: str
     """The chosen NIC's name, GLOO_SOCKET_IFNAME of this node."""
     nic_verdict: Verdict
+    interface: Nic | None = None
+    """The chosen NIC as its node describes it; None where unknown."""
     device: Device
     versions: Versions
     capacity: Capacity | None = None
@@ -123,6 +135,8 @@ class Node(Record, frozen=True, kw_only=True):
     """Samples of each global batch in the current run; None outside a run."""
     slowdown: float = 1.0
     """Over 1 when this node is slowed on purpose (demo): each second of compute is stretched to this many."""
+    lent: bool = False
+    """Its owner uses it: it takes no part in a run until it is given back."""
     detail: str = ""
     """One short phrase for people: 'measuring speed', 'not heard of for 6 s'."""
 
@@ -184,6 +198,8 @@ class RunSpec(Record, frozen=True, kw_only=True):
     sync: Literal["exact"] = "exact"
     equal: bool = False
     """Equal shares, never changed: for comparison only."""
+    resume: str = ""
+    """A run of this head that ended early, to go on with; everything but the nodes is as it was launched."""
 
 
 class RunState(Record, frozen=True, kw_only=True):
@@ -192,6 +208,10 @@ class RunState(Record, frozen=True, kw_only=True):
     id: str
     name: str
     phase: Phase
+    paused: bool = False
+    """No step is done until somebody resumes it; the ranks wait."""
+    lent: tuple[str, ...] = ()
+    """Names of its nodes that take no part for now, since their owners use them."""
     folder: str
     spec: RunSpec
     step: int = 0
@@ -221,6 +241,8 @@ class RunState(Record, frozen=True, kw_only=True):
     """Exit code of the design once the run has ended."""
     speedup_vs_fastest_node: float | None = None
     scores: dict[str, float | dict[str, float]] = {}
+    ledger: str = ""
+    """Once it has ended: what the ledger proves, or what is wrong with it."""
 
 
 class Snapshot(Record, frozen=True, kw_only=True):

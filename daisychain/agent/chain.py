@@ -9,8 +9,8 @@ import msgspec
 
 from daisychain.facts import Node
 
-HEARTBEAT_S = 2.0
-MISSED = 3
+HEARTBEAT_S = 1.0
+MISSED = 5
 LOST_AFTER_S = HEARTBEAT_S * MISSED
 
 

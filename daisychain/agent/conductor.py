@@ -5,6 +5,7 @@ import base64
 import contextlib
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,8 +26,8 @@ from daisychain.link.messages import (
     File,
     Listen,
     Message,
+    OrderRank,
     Peer,
-    Prepared,
     PrepareRun,
     StartRank,
     TryPaths,
@@ -34,13 +35,21 @@ from daisychain.link.messages import (
 from daisychain.link.session import CHUNK_BYTES, Session
 from daisychain.run.failure import Failure, cause, from_exit, from_report
 from daisychain.run.folder import OWN_FILES, RunFolder
+from daisychain.run.generations import Action, Boundary, Break, Fail, Form, Generations, Leave, Start
+from daisychain.run.ledger import Applied
 from daisychain.run.lifecycle import Tracker
 
 log = logging.getLogger(__name__)
 
 MEASURING_PATIENCE_S = 45.0
-GRACE_S = 1.5
-"""How long to wait for a better explanation once a rank failed of something that sounds like a consequence."""
+TICK_S = 0.25
+ORDER_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 30.0
+LEAVE_TIMEOUT_S = 5.0
+"""How long finished ranks may take to end by themselves."""
+DEATHS = 3
+"""A rank that died so often is not started again."""
+ILLEGAL_INSTRUCTION = -4
 SHIP_TIMEOUT_S = 3600.0
 END_TIMEOUT_S = 10.0
 PATHS_TIMEOUT_S = 20.0
@@ -65,25 +74,37 @@ class Conductor:
         clock: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
+        resumed = spec.resume
         stamp = datetime.now(tz=timezone.utc).astimezone().strftime("%Y%m%d-%H%M%S")
-        self.id = folder_name(spec, stamp)
+        self.id = resumed or folder_name(spec, stamp)
         for attempt in range(2, 100):
-            if not (paths.runs / self.id).exists():
+            if resumed or not (paths.runs / self.id).exists():
                 break
             self.id = f"{folder_name(spec, stamp)}-{attempt}"
         self.spec = spec
         self._head = head
         self._paths, self._settings, self._clock, self._changed = paths, settings, clock, changed
         try:
-            self.folder = RunFolder(paths.runs / self.id)
+            self.folder = RunFolder(paths.runs / self.id, again=bool(resumed))
         except OSError as error:
             raise bundles.explain(error, paths.runs) from error
         self.tracker = Tracker(run=self.id, name=run_name(spec), folder=str(self.folder.path), spec=spec, now_s=clock())
         self._started_s = clock()
         self._sources: dict[str, Path] = {}
-        self._seats: tuple[tuple[Node, Seat], ...] = ()
+        self._seats: list[tuple[Node, Seat]] = []
+        self._prepared: set[int] = set()
+        """Seats whose node has the run's files laid out."""
+        self._started: set[int] = set()
+        """Seats that have had a rank before."""
+        self._recent: list[dict[str, Any]] = []
+        """The ledger's last lines, from the newest checkpoint that a rank has read."""
+        self._leaving: set[int] = set()
+        self._deaths: Counter[int] = Counter()
+        self._cargo = Cargo(files={}, script="")
+        self._files: tuple[File, ...] = ()
+        self._generations = Generations(0)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[Failure] = []
-        self._exits: dict[int, int] = {}
         self._over = asyncio.Event()
         self._stopped = False
         self._have: dict[str, tuple[int, int]] = {}
@@ -108,11 +129,14 @@ class Conductor:
         """Run it. `seats` gives the nodes as they are now; they are taken once all are measured."""
         try:
             with _named(self._head):
-                cargo = await self._pack()
-            self._seats = tuple(await self._all_measured(seats))
-            self.tracker.seat([node.name for node, _ in self._seats])
-            await self._launch(cargo)
-            await self._over.wait()
+                self._cargo = await self._pack()
+            self._seats = list(await self._all_measured(seats))
+                self.tracker.seat([node.name for node, _ in self._seats])
+            for node, _ in self._seats:
+                if node.lent:
+                    self._tell_lent(node)
+            await self._launch()
+            await self._keep_going()
         except _Over:
             pass
         except DaisyError as error:
@@ -160,23 +184,26 @@ class Conductor:
             await asyncio.wait_for(self._over.wait(), seconds)
             raise _Over
 
-    async def _launch(self, cargo: Cargo) -> None:
+    async def _launch(self) -> None:
         names = tuple(node.name for node, _ in self._seats)
         self._tell("collecting files")
-        files = await asyncio.to_thread(bundles.describe, cargo.files)
-        self._sources = {file.sha256: cargo.files[file.path] for file in files}
+        self._files = files = await asyncio.to_thread(bundles.describe, self._cargo.files)
+        self._sources = {file.sha256: self._cargo.files[file.path] for file in files}
         self.folder.launch(self.spec, {"run": self.id, "chain": list(names), "torch": self._seats[0][0].versions.torch})
         self._event("launched", nodes=list(names), files=len(files), bytes=sum(f.size for f in files))
         if len(names) > 1:
             self._note("gradients travel unencrypted between the nodes: gloo has no encryption")
         self.tracker.enter("shipping", f"{sum(f.size for f in files) / 1e6:.1f} MB to {len(names)} nodes")
         self._changed()
-        port = (await self._together([self._prepare(rank, files) for rank in range(len(names))]))[0]
+        await self._together([self._prepare(seat) for seat in range(len(names))])
         if len(names) > 1:
             await self._try_paths()
         self.tracker.enter("starting", f"{len(names)} ranks load torch")
         self._changed()
-        await self._together([self._start(rank, port, cargo.script) for rank in range(len(names))])
+        self._generations = Generations(len(names))
+        self._generations.paused = self.tracker.paused
+        for seat, (node, _) in enumerate(self._seats):
+            self._generations.lend(seat, node.lent)
 
     async def _together(self, parts: Sequence[Any]) -> list[Any]:
         """Await all; the first error ends the others, and so does the run's end (raises _Over)."""
@@ -197,12 +224,11 @@ class Conductor:
                 task.cancel()
             await asyncio.gather(*tasks, stop, return_exceptions=True)
 
-    async def _prepare(self, rank: int, files: tuple[File, ...]) -> int:
-        node, seat = self._seats[rank]
-        message = PrepareRun(run=self.id, files=files, serve_store=rank == 0 and len(self._seats) > 1)
+    async def _prepare(self, seat: int) -> None:
+        node, side = self._seats[seat]
         with _named(node.name):
-            answer = await seat.ask(message, SHIP_TIMEOUT_S)
-        return answer.store_port if isinstance(answer, Prepared) else 0
+            await side.ask(PrepareRun(run=self.id, files=self._files), SHIP_TIMEOUT_S)
+        self._prepared.add(seat)
 
     async def _try_paths(self) -> None:
         """See that the nodes reach each other. Raises PreflightError naming the pairs that gloo would hang on."""
@@ -229,26 +255,121 @@ class Conductor:
         with _named(node.name):
             return await seat.ask(message, PATHS_TIMEOUT_S)
 
-    async def _start(self, rank: int, port: int, script: str) -> None:
-        node, seat = self._seats[rank]
-        spec = self.spec
+    # --- generations ---------------------------------------------------------------------------------
+
+    async def _keep_going(self) -> None:
+        """Do what the generations ask for, until the run is over."""
+        while not self._over.is_set():
+            self._act()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._over.wait(), TICK_S)
+
+    def _act(self) -> None:
+        for action in self._generations.decide(self._clock()):
+            self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Start(seat):
+                self._spawn(self._start(seat))
+            case Break(seats, generation):
+                self._order(seats, {"kind": "break", "generation": generation})
+            case Boundary(seats, generation):
+                self._order(seats, {"kind": "boundary", "generation": generation})
+            case Form():
+                self._form(action)
+            case Leave(seats):
+                self._leaving = set(seats)
+                self._order(seats, {"kind": "leave"})
+                asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._over.set)
+            case Fail(why):
+                if not self._failures:
+                    self._failures.append(Failure(node="", origin="chain", message=why, at_s=self._clock()))
+                self._over.set()
+
+    def _form(self, form: Form) -> None:
+        nodes = [self._seats[seat][0] for seat in form.seats]
+        before = self.tracker.step
+        for line in self.tracker.form(form.generation, form.seats, form.completed):
+            self.folder.metric(line)
+        if form.completed < before or (form.generation == 1 and form.completed):
+            self._go_back(form.completed)
+        names = [node.name for node in nodes]
+        self._event("generation", number=form.generation, nodes=names, completed=form.completed)
+        if form.generation > 1:
+            self._note(f"going on after step {form.completed} with {', '.join(names)}")
+        formation = {
+            "generation": form.generation,
+            "names": names,
+            "speeds": speeds(nodes),
+            "address": nodes[0].address,
+            "port": self._generations.seats[form.seats[0]].port,
+        }
+        for rank, seat in enumerate(form.seats):
+            self._order((seat,), {"kind": "form", "formation": {**formation, "rank": rank}})
+
+    def _go_back(self, completed: int) -> None:
+        """The run goes on from a checkpoint: what the ledger has beyond it is void, what it lacks is in there."""
+        lines = [Applied(**{**line, "digest": int(line["digest"])}) for line in self._recent]
+        self.folder.ledger.catch_up(lines, completed)
+        self._note(f"going on from a checkpoint, after step {completed}")
+
+    def _order(self, seats: Sequence[int], order: dict[str, Any]) -> None:
+        for seat in seats:
+            self._spawn(self._deliver(seat, order))
+
+    async def _deliver(self, seat: int, order: dict[str, Any]) -> None:
+        """An order that doesn't arrive was for a node that is lost, which is noticed by its heartbeats."""
+        node, side = self._seats[seat]
+        try:
+            await side.ask(OrderRank(run=self.id, order=order), ORDER_TIMEOUT_S)
+        except DaisyError as error:
+            log.info("%s didn't get %s: %s", node.name, order["kind"], error)
+
+    async def _start(self, seat: int) -> None:
+        node, side = self._seats[seat]
+        spec, again = self.spec, seat in self._started
         message = StartRank(
             run=self.id,
-            generation=1,
-            rank=rank,
-            world_size=len(self._seats),
-            master_address=self._seats[0][0].address,
-            master_port=port,
+            seat=seat,
             names=tuple(n.name for n, _ in self._seats),
-            speeds=speeds([n for n, _ in self._seats]),
-            script=script,
+            script=self._cargo.script,
             args=spec.args,
             settings={
                 "seed": spec.seed, "batch": spec.batch, "epochs": spec.epochs, "sync": spec.sync, "equal": spec.equal,
             },
+            resume=again or bool(spec.resume),
         )  # fmt: skip
-        with _named(node.name):
-            await seat.ask(message, 30.0)
+        self._started.add(seat)
+        try:
+            with _named(node.name):
+                if seat not in self._prepared:
+                    await self._prepare(seat)
+                await side.ask(message, START_TIMEOUT_S)
+        except DaisyError as error:
+            if not again:
+                self._fail(_failure_of(error, self._clock()))
+            self._generations.exited(seat, self._clock())
+            self._note(f"{node.name} can't take part: {error.what}")
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def back(self, node: Node, side: Seat, alive: bool) -> None:
+        """A node is here (again). alive: its rank of this run still waits there."""
+        for seat, (known, _) in enumerate(self._seats):
+            if known.id == node.id:
+                self._seats[seat] = (node, side)
+                if not alive:
+                    self._prepared.discard(seat)
+                if not self._generations.seats or self._generations.seats[seat].reachable:
+                    return
+                self._generations.back(seat, alive)
+                self._note(f"{node.name} is back")
+                self._act()
+                return
 
     # --- what comes in while it runs -----------------------------------------------------------------
 
@@ -268,33 +389,50 @@ class Conductor:
             while piece := await asyncio.to_thread(stream.read, CHUNK_BYTES):
                 await session.send_chunk(number, piece)
 
-    async def report(self, rank: int, report: dict[str, Any]) -> None:
+    async def report(self, seat: int, report: dict[str, Any]) -> None:
         """One line of a rank, or its exit."""
-        if self.tracker.ended or not 0 <= rank < len(self._seats):
+        if self.tracker.ended or not 0 <= seat < len(self._generations.seats):
             return
         try:
-            self._take(rank, report)
+            self._take(seat, report)
+            if not self._over.is_set():
+                self._act()
         except OSError as error:
             said = bundles.explain(error, self.folder.path)
             self._fail(Failure(node="", origin="chain", message=said.what, remedy=said.remedy, at_s=self._clock()))
+            self._over.set()
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            log.warning("rank %d sent a wrong %r report: %r", rank, report.get("kind"), error)
+            log.warning("seat %d sent a wrong %r report: %r", seat, report.get("kind"), error)
         self._changed()
 
-    def _take(self, rank: int, report: dict[str, Any]) -> None:
-        node = self._seats[rank][0].name
+    def _take(self, seat: int, report: dict[str, Any]) -> None:
+        node, now, generations = self._seats[seat][0].name, self._clock(), self._generations
         match report.get("kind"):
+            case "waiting":
+                facts = {name: report[name] for name in ("port", "generation", "completed", "why")}
+                generations.waiting(seat, **facts)
+                self._recent = max(self._recent, report.get("recent", []), key=lambda r: r[-1]["step"] if r else 0)
+                self._event("waiting", node=node, **facts)
+            case "joined":
+                generations.joined(seat, int(report["generation"]))
+            case "silent":
+                generations.frozen(seat, now)
+                self._note(f"{node} is frozen: its rank says nothing any more")
+            case "heard":
+                generations.thawed(seat)
+            case "done":
+                generations.done(seat)
             case "exit":
-                self._exited(rank, node, int(report["code"]))
+                self._exited(seat, int(report["code"]))
             case "error":
-                self._fail(from_report(node, report, self._log_path(rank), self._clock()))
+                self._fail(from_report(node, report, self._log_path(seat), now))
             case "output":
                 self._keep(str(report["path"]), base64.b64decode(report["data"]))
             case kind:
-                line = self.tracker.report(rank, report, self._clock())
+                line = self.tracker.report(seat, report, now)
                 if line is not None:
                     self.folder.metric(line)
-                elif kind in ("plan", "scores", "shares") and rank == 0:
+                elif kind in ("plan", "scores", "shares") and seat in (self._generations.members[:1] or (seat,)):
                     self._event(str(kind), **{k: v for k, v in report.items() if k != "kind"})
 
     def _keep(self, name: str, piece: bytes) -> None:
@@ -308,18 +446,70 @@ class Conductor:
         with target.open("ab") as stream:
             stream.write(piece)
 
-    def _exited(self, rank: int, node: str, code: int) -> None:
-        self._exits[rank] = code
-        if code != 0 and not any(f.node == node for f in self._failures):
-            self._fail(from_exit(node, code, self._log_path(rank), self._clock()))
-        elif len(self._exits) == len(self._seats) and not self._failures:
-            self._over.set()
+    def _exited(self, seat: int, code: int) -> None:
+        node, now = self._seats[seat][0].name, self._clock()
+        place = self._generations.seats[seat]
+        if place.done or self._generations.finished:
+            if code:
+                self._note(f"{node}: its rank ended with exit code {code} after its work")
+            self._generations.exited(seat, now)
+            self._leaving.discard(seat)
+            if self._generations.finished and not self._leaving:
+                self._over.set()
+            return
+        told = [failure for failure in self._failures if failure.node == node]
+        failure = told[-1] if told else from_exit(node, code, self._log_path(seat), now)
+        if not told:
+            self._failures.append(failure)
+        self._deaths[seat] += 1
+        hopeless = code == ILLEGAL_INSTRUCTION or self._deaths[seat] >= DEATHS
+        self._generations.exited(seat, now, failure.message if hopeless else "")
+        self._note(f"{failure.text}{'; it is left out' if hopeless else ''}")
 
     def lost(self, node: Node, why: str) -> None:
         """A node of this run can't be reached any more."""
-        if self.active and any(n.id == node.id for n, _ in self._seats):
-            remedy = "Check its power, cable and agent, then launch again"
-            self._fail(Failure(node=node.name, origin="lost", message=why, remedy=remedy, at_s=self._clock()))
+        for seat, (known, _) in enumerate(self._seats):
+            if self.active and known.id == node.id:
+                if seat >= len(self._generations.seats):
+                    remedy = "Check its power, cable and agent, then launch again"
+                    self._failures.append(
+                        Failure(node=node.name, origin="lost", message=why, remedy=remedy, at_s=self._clock())
+                    )
+                    self._over.set()
+                    return
+                self._generations.lost(seat, self._clock())
+                self._note(f"{node.name} is lost: {why}")
+                self._act()
+
+    def pause(self, paused: bool) -> None:
+        """Do no step from now on until it is resumed; the ranks wait."""
+        if paused == self.tracker.paused:
+            return
+        self.tracker.pause(paused, self._clock())
+        self._generations.paused = paused
+        self._event("paused" if paused else "resumed")
+        self._note("paused by its user" if paused else "resumed")
+        self._act_if_going()
+
+    def lend(self, node: Node) -> None:
+        """A node's record is here: its owner may have taken it out, or given it back."""
+        for seat, (known, side) in enumerate(self._seats):
+            if known.id == node.id and known.lent != node.lent:
+                self._seats[seat] = (known, side) = (msgspec.structs.replace(known, lent=node.lent), side)
+                self._tell_lent(known)
+                if seat < len(self._generations.seats):
+                    self._generations.lend(seat, known.lent)
+                    self._act_if_going()
+
+    def _tell_lent(self, node: Node) -> None:
+        self.tracker.lend(node.name, node.lent)
+        self._event("lent" if node.lent else "given_back", node=node.name)
+        self._note(f"{node.name}: its owner {'uses it; the others go on without it' if node.lent else 'gives it back'}")
+
+    def _act_if_going(self) -> None:
+        if self._generations.seats and self.active and not self._over.is_set():
+            self._act()
+        self._changed()
 
     def stop(self) -> None:
         """End it on every node."""
@@ -327,18 +517,17 @@ class Conductor:
         self._over.set()
 
     def _fail(self, failure: Failure) -> None:
+        """The script's own failure ends the run; any other is one node's, and the others go on."""
         self._failures.append(failure)
         if failure.origin == "script":
             self._over.set()
-        elif len(self._failures) == 1:
-            asyncio.get_running_loop().call_later(GRACE_S, self._over.set)
 
     # --- the end -------------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
         # what ranks die of while they are being ended explains nothing
-        failures = tuple(self._failures)
-        whole = not failures and not self._stopped
+        whole = self._generations.finished and not self._stopped
+        failures = () if whole else tuple(self._failures)
         self.tracker.enter("finishing", "ending the ranks")
         self._changed()
         message = EndRun(run=self.id, reason="finished" if whole else "ended")
@@ -351,6 +540,10 @@ class Conductor:
             self.tracker.end("failed", first.exit_code, now, first.text, first.log_path)
         else:
             self.tracker.end("finished", 0, now)
+        if self.tracker.samples and self.tracker.step:
+            proof = self.folder.proof(self.tracker.samples, self.tracker.drop_last, self.tracker.batch)
+            self.tracker.ledger = proof.reason
+            self._note(f"ledger: {proof.reason}")
         state = self.state()
         self._note(state.error or f"finished: {state.step} steps")
         try:
@@ -361,9 +554,9 @@ class Conductor:
             log.error("can't write the report of %s: %s", self.id, error)
         self._changed()
 
-    def _log_path(self, rank: int) -> str:
-        here = f"rank-{rank}.log"
-        return str(self.folder.path / here) if rank == 0 else f"{self._seats[rank][0].name}: runs/{self.id}/{here}"
+    def _log_path(self, seat: int) -> str:
+        here = f"rank-{seat}.log"
+        return str(self.folder.path / here) if seat == 0 else f"{self._seats[seat][0].name}: runs/{self.id}/{here}"
 
     def _tell(self, detail: str) -> None:
         self.tracker.tell(detail)

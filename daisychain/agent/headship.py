@@ -35,6 +35,7 @@ from daisychain.link.messages import (
     ShipProgress,
 )
 from daisychain.link.session import Session
+from daisychain.run.folder import read_spec
 from daisychain.trust.known import KnownNodes
 
 if TYPE_CHECKING:
@@ -135,6 +136,9 @@ class Headship:
         if self.active_run:
             raise UsageError("a run is going on already", "Wait for it, or end it with: daisychain stop")
         own = self._agent.own
+        if spec.resume:
+            old = read_spec(self._agent.paths.runs, spec.resume)
+            spec = msgspec.structs.replace(old, nodes=spec.nodes, resume=spec.resume)
         await asyncio.to_thread(check_spec, spec, own.name)
         chosen = preflight.pick(self.nodes(), spec.nodes)
         verdicts = preflight.check(chosen)
@@ -172,6 +176,17 @@ class Headship:
             raise UsageError("no run is going on")
         self._run.stop()
 
+    def pause_run(self, paused: bool) -> None:
+        """Raises UsageError when no run is going on."""
+        if self._run is None or not self._run.active:
+            raise UsageError("no run is going on")
+        self._run.pause(paused)
+
+    def lend(self, node: Node) -> None:
+        """A node's record, this one's own too: whether its owner uses it now."""
+        if self._run is not None and self._run.active:
+            self._run.lend(node)
+
     @property
     def conductor(self) -> Conductor | None:
         return self._run
@@ -208,15 +223,15 @@ class Headship:
                 if member is not None:
                     self._run.shipped(member.node.name, message.have_bytes, message.total_bytes)
             case RankReport() if self._run is not None and self._run.id == message.run:
-                if self._seat_of(message.rank) == node_id:
-                    await self._run.report(message.rank, message.report)
+                if self._seat_of(message.seat) == node_id:
+                    await self._run.report(message.seat, message.report)
             case _:
                 log.warning("%s sent %s out of turn", session.address, type(message).__name__)
         return None
 
-    def _seat_of(self, rank: int) -> str:
+    def _seat_of(self, seat: int) -> str:
         seats = self._run.taking_part if self._run is not None else ()
-        return seats[rank].id if 0 <= rank < len(seats) else ""
+        return seats[seat].id if 0 <= seat < len(seats) else ""
 
     async def _hello(self, session: Session, node_id: str, message: Hello) -> HelloBack:
         if message.protocol != PROTOCOL:
@@ -230,8 +245,19 @@ class Headship:
             await old.close("replaced by a newer connection")
         self._keep(node_id, message.node)
         self._agent.spawn(self._beat(session))
+        self._agent.spawn(self._back_in_run(session, node_id, message.run))
         log.info("%s is here (%s)", message.node.name, session.address)
         return HelloBack(node=self._agent.own)
+
+    async def _back_in_run(self, session: Session, node_id: str, waits_in: str) -> None:
+        """A node that is here (again) takes part in the run that goes on; what it has of another one is ended."""
+        run, member = self._run, self._chain.members.get(node_id)
+        goes_on = run is not None and run.active
+        if waits_in and not (goes_on and run is not None and run.id == waits_in):
+            with contextlib.suppress(DaisyError):
+                await session.ask(EndRun(run=waits_in, reason="that run is over"), 10.0)
+        if goes_on and run is not None and member is not None:
+            run.back(member.node, WorkerSeat(session), alive=waits_in == run.id)
 
     def _keep(self, node_id: str, node: Node) -> None:
         """Take a worker's record; who it is comes from TLS, its name is made unique, and its role is ours to say."""
@@ -241,8 +267,11 @@ class Headship:
             if name not in taken:
                 break
             name = f"{plain}-{number}"
-        node = msgspec.structs.replace(node, id=node_id, name=name, role="worker")
+        # whether it is running is for the head to say: it knows the run
+        state = "ready" if node.state == "running" else node.state
+        node = msgspec.structs.replace(node, id=node_id, name=name, role="worker", state=state)
         self._chain = self._chain.arrived(node, self._agent.clock())
+        self.lend(node)
         self._agent.changed()
 
     async def _beat(self, session: Session) -> None:
@@ -318,10 +347,10 @@ class OwnSeat:
     async def fetch(self, run: str, file: File, offset: int, sink: Callable[[bytes], None]) -> None:
         raise DaisyError(f"{file.path} is not on this machine any more")
 
-    async def report(self, run: str, rank: int, report: dict[str, Any]) -> None:
+    async def report(self, run: str, seat: int, report: dict[str, Any]) -> None:
         conductor = self._agent.headship.conductor
         if conductor is not None and conductor.id == run:
-            await conductor.report(rank, report)
+            await conductor.report(seat, report)
 
     async def shipped(self, run: str, have: int, total: int) -> None:
         pass

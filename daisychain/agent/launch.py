@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from daisychain.agent.bundles import bundle, named_data
 from daisychain.agent.ranks import run_child
 from daisychain.config import Settings
 from daisychain.errors import DataError, ScriptError, UsageError
-from daisychain.facts import RunSpec
+from daisychain.facts import RunSpec, Verdict
+from daisychain.plan.script import judge
 
 JOBS = ("tabular", "demo")
 
@@ -52,6 +54,21 @@ def _check_syntax(path: Path, node: str) -> None:
         raise ScriptError(f"{node}: {path.name}:{error.lineno or 1}: SyntaxError: {error.msg}") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{node}: {path}: {error}", "Name a Python script") from error
+
+
+def judge_script(spec: RunSpec) -> tuple[Verdict, ...]:
+    """What can be told from a script's text before it runs: warnings, and refusals for what can't run in a chain.
+
+    Nothing for other jobs, nor for what `check_spec` refuses.
+    """
+    if spec.job != "script":
+        return ()
+    try:
+        with tokenize.open(spec.path) as stream:
+            text = stream.read()
+    except (OSError, ValueError, SyntaxError):
+        return ()
+    return judge(text, Path(spec.path).name)
 
 
 def run_name(spec: RunSpec) -> str:

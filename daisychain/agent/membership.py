@@ -26,6 +26,7 @@ from daisychain.link.messages import (
     HelloBack,
     Listen,
     NodeNews,
+    OrderRank,
     PrepareRun,
     RankReport,
     ShipProgress,
@@ -162,17 +163,18 @@ class Membership:
         session = Session(socket, head_id, self._from_head)
         reading = asyncio.create_task(session.run())
         try:
-            back = await session.ask(Hello(node=self._agent.own), 10.0)
+            waiting = self._agent.node_side.waiting_run
+            back = await session.ask(Hello(node=self._agent.own, run=waiting), 10.0)
             if not isinstance(back, HelloBack):
                 raise LinkError(f"{address} did not say hello")
             self._session, self._head, self.head_name, self._trouble = session, back.node, back.node.name, ""
             log.info("connected to %s at %s", self.head_name, address)
             self._agent.changed()
+            await self._agent.node_side.head_is_back(HeadLink(session))
             await self._beat(session)
         finally:
             self._session = None
-            # a head that can't be reached can't steer a run: end this node's part of it
-            await self._agent.node_side.end()
+            self._agent.node_side.head_is_gone(silent=not session.closed.is_set())
             await session.close()
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -198,7 +200,7 @@ class Membership:
 
     async def _from_head(self, session: Session, message: AnyMessage, _: int) -> AnyMessage | None:
         match message:
-            case PrepareRun() | Listen() | TryPaths() | StartRank() | EndRun():
+            case PrepareRun() | Listen() | TryPaths() | StartRank() | OrderRank() | EndRun():
                 return await self._agent.node_side.handle(message, HeadLink(session))
             case Heartbeat():
                 return None
@@ -210,6 +212,7 @@ class Membership:
 
     async def _leave(self) -> None:
         self._head_id, self.head_name, self._head = "", "", None
+        await self._agent.node_side.end()
         if self._staying is not None:
             self._staying.cancel()
             await asyncio.gather(self._staying, return_exceptions=True)
@@ -314,9 +317,9 @@ class HeadLink:
     async def fetch(self, run: str, file: File, offset: int, sink: Callable[[bytes], None]) -> None:
         await self._session.fetch(FetchBlob(run=run, sha256=file.sha256, offset=offset), sink)
 
-    async def report(self, run: str, rank: int, report: dict[str, Any]) -> None:
+    async def report(self, run: str, seat: int, report: dict[str, Any]) -> None:
         with contextlib.suppress(LinkError):
-            await self._session.notify(RankReport(run=run, generation=1, rank=rank, report=report))
+            await self._session.notify(RankReport(run=run, seat=seat, report=report))
 
     async def shipped(self, run: str, have: int, total: int) -> None:
         with contextlib.suppress(LinkError):

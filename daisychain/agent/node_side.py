@@ -22,6 +22,7 @@ from daisychain.link.messages import (
     Listen,
     Listening,
     Message,
+    OrderRank,
     PathsTried,
     PrepareRun,
     StartRank,
@@ -31,13 +32,19 @@ from daisychain.run.lifecycle import Tracker
 
 log = logging.getLogger(__name__)
 OUTPUT_PIECE_BYTES = 512 * 1024
+GONE_HEAD_S = 4.0
+"""How long a rank waits for a head whose agent has ended; it may have been started again."""
+SILENT_HEAD_S = 120.0
+"""How long for one that can't be reached: cables are put back, lids are opened."""
+SAVING_S = 4.0
+"""How long a rank gets to write its checkpoint once there is no head to wait for."""
 
 
 class Head(Protocol):
     """Whoever conducts the run: the conductor in this very process, or the head over the link."""
 
     async def fetch(self, run: str, file: File, offset: int, sink: Callable[[bytes], None]) -> None: ...
-    async def report(self, run: str, rank: int, report: dict[str, Any]) -> None: ...
+    async def report(self, run: str, seat: int, report: dict[str, Any]) -> None: ...
     async def shipped(self, run: str, have: int, total: int) -> None: ...
     def sources(self) -> Mapping[str, Path] | None:
         """Files that lie on this machine already, by hash; None when they must be fetched."""
@@ -55,15 +62,27 @@ class NodeSide:
         self._current: NodeRun | None = None
         self._ear = Ear("")
         self._tracker: Tracker | None = None
+        self._head: Head | None = None
+        self._seat = 0
+        self._waiting_for_head: asyncio.Task[None] | None = None
         self.share: int | None = None
 
     @property
     def busy(self) -> bool:
         return self._current is not None
 
+    @property
+    def waiting_run(self) -> str:
+        """The run whose rank lives here, for a head that comes back; empty: none."""
+        return self._current.run if self._current is not None and self._current.alive else ""
+
     def state(self) -> RunState | None:
         """The current or last run, as far as this node alone sees it."""
-        return self._tracker.state(asyncio.get_running_loop().time()) if self._tracker else None
+        if self._tracker is None:
+            return None
+        state, own = self._tracker.state(asyncio.get_running_loop().time()), self._own()
+        lent = (own.name,) if own.lent and self.busy else ()
+        return msgspec.structs.replace(state, lent=lent)
 
     async def handle(self, message: Message, head: Head) -> AnyMessage:
         """An order about a run. Raises DaisyError with what is wrong on this node."""
@@ -76,6 +95,9 @@ class NodeSide:
                 return await _try_paths(message)
             case StartRank():
                 return await self._start(message, head)
+            case OrderRank():
+                await self._this(message.run).order(message.order)
+                return Done()
             case EndRun():
                 await self.end(message.run)
                 return Done()
@@ -101,14 +123,16 @@ class NodeSide:
             await head.shipped(message.run, have, total)
 
         sources = head.sources()
-        return await run.prepare(
-            message, self._own().address, dict(sources or {}), fetch if sources is None else None, shipped
-        )
+        return await run.prepare(message, dict(sources or {}), fetch if sources is None else None, shipped)
+
+    def _this(self, run: str) -> NodeRun:
+        if self._current is None or self._current.run != run:
+            raise DaisyError(f"run {run} was not prepared on this node")
+        return self._current
 
     async def _listen(self, message: Listen) -> Listening:
         """Be reachable for the run's other nodes, for a short while."""
-        if self._current is None or self._current.run != message.run:
-            raise DaisyError(f"run {message.run} was not prepared on this node")
+        self._this(message.run)
         self._ear.close()
         self._ear = Ear(message.run)
         address = self._own().address
@@ -118,21 +142,24 @@ class NodeSide:
             raise DaisyError(f"can't listen on {address}: {error.strerror or error}", "Check its network") from error
 
     async def _start(self, message: StartRank, head: Head) -> AnyMessage:
-        run = self._current
-        if run is None or run.run != message.run:
-            raise DaisyError(f"run {message.run} was not prepared on this node")
+        run = self._this(message.run)
+        self._head, self._seat = head, message.seat
 
-        async def report(rank: int, report: dict[str, Any]) -> None:
-            if report.get("kind") == "exit" and report["code"] == 0 and rank == 0:
-                await self._send_output(run, rank, head)
+        async def report(seat: int, report: dict[str, Any]) -> None:
+            if report.get("kind") == "done":
+                await self._send_output(run, seat)
             self._follow(report)
-            await head.report(message.run, rank, report)
+            await self._tell_head(run.run, seat, report)
 
         own = self._own()
         return await run.start(
-            message, log_path=self._paths.runs / message.run / f"rank-{message.rank}.log", threads=self.threads,
+            message, address=own.address, folder=self._paths.runs / message.run, threads=self.threads,
             slowdown=self._settings.slowdown, nic=own.nic, report=report,
         )  # fmt: skip
+
+    async def _tell_head(self, run: str, seat: int, report: dict[str, Any]) -> None:
+        if self._head is not None:
+            await self._head.report(run, seat, report)
 
     def _follow(self, report: Mapping[str, Any]) -> None:
         """Keep this node's own view of the run, for its screen."""
@@ -142,23 +169,57 @@ class NodeSide:
             self._tracker.report(0, report, asyncio.get_running_loop().time())
         self._changed()
 
-    async def _send_output(self, run: NodeRun, rank: int, head: Head) -> None:
-        """What rank 0 left in its output folder goes to the head's run folder."""
+    async def _send_output(self, run: NodeRun, seat: int) -> None:
+        """What the script left in its output folder goes to the head's run folder."""
         for path in sorted(p for p in run.output.rglob("*") if p.is_file()):
             name = path.relative_to(run.output).as_posix()
             with path.open("rb") as stream:
                 while piece := stream.read(OUTPUT_PIECE_BYTES):
                     data = base64.b64encode(piece).decode()
-                    await head.report(run.run, rank, {"kind": "output", "path": name, "data": data})
+                    await self._tell_head(run.run, seat, {"kind": "output", "path": name, "data": data})
+
+    # --- without a head -------------------------------------------------------------------------------
+
+    def head_is_gone(self, silent: bool) -> None:
+        """The head can't be reached. Its rank lets go of the others and waits for it; in the end it saves and ends."""
+        if self._current is not None and self._waiting_for_head is None:
+            patience_s = SILENT_HEAD_S if silent else GONE_HEAD_S
+            self._waiting_for_head = asyncio.create_task(self._outwait(self._current, patience_s))
+
+    async def _outwait(self, run: NodeRun, patience_s: float) -> None:
+        if run.alive:
+            await run.order({"kind": "break", "generation": run.generation})
+            await asyncio.sleep(patience_s)
+            await run.order({"kind": "save"})
+            for _ in range(round(SAVING_S / 0.1)):
+                if run.alive:
+                    await asyncio.sleep(0.1)
+        self._waiting_for_head = None
+        await self.end(run.run)
+
+    async def head_is_back(self, head: Head) -> None:
+        """The head is reachable again, and goes on with this run; what it missed is said again."""
+        if self._waiting_for_head is not None:
+            self._waiting_for_head.cancel()
+            self._waiting_for_head = None
+        if self._current is not None and self._head is not None:
+            self._head = head
+            if self._current.alive and self._current.waits is not None:
+                await head.report(self._current.run, self._seat, self._current.waits)
+
+    # --- the end --------------------------------------------------------------------------------------
 
     async def end(self, run: str = "") -> None:
         """End the named run here, or whichever there is."""
         current = self._current
         if current is None or (run and current.run != run):
             return
+        if self._waiting_for_head is not None:
+            self._waiting_for_head.cancel()
+            self._waiting_for_head = None
         self._ear.close()
         await current.end()
-        self._current, self.share = None, None
+        self._current = self._head = self.share = None
         if self._tracker is not None:
             self._tracker.end("finished", 0, asyncio.get_running_loop().time())
         self._changed()

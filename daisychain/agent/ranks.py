@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,13 +15,14 @@ from typing import Any
 from daisychain.agent.bundles import BlobStore, explain, lay_out
 from daisychain.config import Paths
 from daisychain.errors import DaisyError, DataError
-from daisychain.link.messages import AnyMessage, Done, EndRun, File, Prepared, PrepareRun, StartRank
+from daisychain.link.messages import AnyMessage, Done, EndRun, File, PrepareRun, StartRank
 
 log = logging.getLogger(__name__)
 
 REPORT_LIMIT_BYTES = 1024 * 1024
-GROUP_TIMEOUT_S = 600.0
-"""How long a rank waits for another one: rank 0 may be scoring. Who is gone is noticed by heartbeats, much sooner."""
+SILENT_AFTER_S = 4.0
+"""A rank beats every second; one that says nothing for so long is frozen."""
+ORDER_TIMEOUT_S = 2.0
 DRAIN_S = 1.0
 """How long a rank's last lines may take after its exit; a child of it may hold the pipe open for ever."""
 RANK_MODULE = "daisychain.train.rank"
@@ -41,12 +41,16 @@ class NodeRun:
         self.run = run
         self.folder = paths.work / run
         self._environment = environment
-        self._store: socket.socket | None = None
+        self.waits: dict[str, Any] | None = None
+        """What the rank last said while it waits for a generation; None while it doesn't."""
+        self.generation = 0
+        """The newest that the rank was told to form."""
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._fetching: asyncio.Future[None] | None = None
         self._laying: asyncio.Future[None] | None = None
         self._ended = False
+        self._heard_s = 0.0
 
     @property
     def output(self) -> Path:
@@ -54,8 +58,8 @@ class NodeRun:
         return self.folder / ".output"
 
     async def prepare(
-        self, message: PrepareRun, address: str, local: dict[str, Path], fetch: Fetch | None, shipped: Shipped
-    ) -> Prepared:
+        self, message: PrepareRun, local: dict[str, Path], fetch: Fetch | None, shipped: Shipped
+    ) -> Done:
         """Get and lay out the run's files. `local`: files on this machine, by hash; `fetch`: for all others."""
         blobs = BlobStore(self._paths.blobs)
         try:
@@ -70,21 +74,11 @@ class NodeRun:
         except OSError as error:
             raise explain(error, self._paths.work) from error
         self._check_going_on()
-        return Prepared(store_port=self._bind_store(address) if message.serve_store else 0)
+        return Done()
 
     def _check_going_on(self) -> None:
         if self._ended:
             raise DaisyError(f"run {self.run} was ended meanwhile")
-
-    def _bind_store(self, address: str) -> int:
-        """A listening socket on this address only; torch's store would listen on every one (and race for the port)."""
-        try:
-            self._store = socket.create_server((address, 0), backlog=64)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise DaisyError(f"can't listen on {address}: {why}", "Has this machine's address changed?") from error
-        self._store.set_inheritable(True)
-        return int(self._store.getsockname()[1])
 
     async def _fetch_missing(self, files: tuple[File, ...], blobs: BlobStore, fetch: Fetch, shipped: Shipped) -> None:
         missing = {file.sha256: file for file in files if not blobs.has(file)}
@@ -114,62 +108,89 @@ class NodeRun:
         await shipped(total, total)
 
     async def start(
-        self, message: StartRank, *, log_path: Path, threads: int, slowdown: float, nic: str, report: Report
+        self, message: StartRank, *, address: str, folder: Path, threads: int, slowdown: float, nic: str, report: Report
     ) -> Done:
-        """Start the rank's process. Its reports, then its exit, go to `report`."""
+        """Start the rank's process. Its reports, then its exit, go to `report`.
+
+        folder: this node's folder of the run, for the log and checkpoints.
+        """
+        if self._process is not None:
+            await end_group(self._process)
         task = {
-            "rank": message.rank,
-            "world_size": message.world_size,
-            "master_address": message.master_address,
-            "master_port": message.master_port,
-            "store_fd": self._store.fileno() if self._store is not None else -1,
-            "generation": message.generation,
+            "rank": message.seat,
             "names": message.names,
-            "speeds": message.speeds,
+            "address": address,
             "script": message.script,
             "args": message.args,
             "settings": message.settings,
             "slowdown": slowdown,
             "threads": threads,
-            "timeout_s": GROUP_TIMEOUT_S,
             "output": str(self.output),
+            "checkpoints": str(folder / "checkpoints"),
+            "resume": message.resume,
         }
         environment = {
             **os.environ,
             **self._environment,
-            "RANK": str(message.rank),
-            "WORLD_SIZE": str(message.world_size),
-            "MASTER_ADDR": message.master_address,
-            "MASTER_PORT": str(message.master_port),
+            "RANK": str(message.seat),
+            "WORLD_SIZE": str(len(message.names)),
             "GLOO_SOCKET_IFNAME": nic,
             "OMP_NUM_THREADS": str(threads),
             "PYTHONUNBUFFERED": "1",
             # a random.py beside the script must not stand in for Python's own while torch is loaded
             "PYTHONSAFEPATH": "1",
         }
-        log_path.parent.mkdir(parents=True, exist_ok=True)
-        with log_path.open("ab") as stream:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"rank-{message.seat}.log").open("ab") as stream:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", RANK_MODULE, stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE, stderr=stream, cwd=self.folder, env=environment, start_new_session=True,
-                pass_fds=(self._store.fileno(),) if self._store is not None else (), limit=REPORT_LIMIT_BYTES,
+                limit=REPORT_LIMIT_BYTES,
             )  # fmt: skip
-        self._close_store()
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(task).encode() + b"\n")
-        with contextlib.suppress(ConnectionError):
-            await self._process.stdin.drain()
-        self._reader = asyncio.create_task(self._read(self._process, message.rank, report))
+        self.waits = None
+        await self.order(task)
+        self._reader = asyncio.create_task(self._read(self._process, message.seat, report))
         return Done()
 
-    async def _read(self, process: asyncio.subprocess.Process, rank: int, report: Report) -> None:
-        while line := await self._line(process, rank):
-            with contextlib.suppress(ValueError):
-                parsed = json.loads(line)
-                if isinstance(parsed, dict):
-                    await report(rank, parsed)
+    @property
+    def alive(self) -> bool:
+        """Whether its rank's process runs."""
+        return self._process is not None and self._process.returncode is None
+
+    async def order(self, order: dict[str, Any]) -> None:
+        """Write one line to the rank; one that has ended hears nothing."""
+        if self._process is not None and self._process.stdin is not None:
+            if order.get("kind") == "form":
+                self.waits, self.generation = None, int(order["formation"]["generation"])
+            with contextlib.suppress(ConnectionError, RuntimeError, asyncio.TimeoutError):
+                self._process.stdin.write(json.dumps(order).encode() + b"\n")
+                await asyncio.wait_for(self._process.stdin.drain(), ORDER_TIMEOUT_S)
+
+    async def _read(self, process: asyncio.subprocess.Process, seat: int, report: Report) -> None:
+        self._heard_s = asyncio.get_running_loop().time()
+        watching = asyncio.create_task(self._watch(seat, report))
+        try:
+            while line := await self._line(process, seat):
+                self._heard_s = asyncio.get_running_loop().time()
+                with contextlib.suppress(ValueError):
+                    parsed = json.loads(line)
+                    if isinstance(parsed, dict) and parsed.get("kind") != "beat":
+                        self.waits = parsed if parsed.get("kind") == "waiting" else self.waits
+                        await report(seat, parsed)
+        finally:
+            watching.cancel()
         code = process.returncode
-        await report(rank, {"kind": "exit", "code": await process.wait() if code is None else code})
+        await report(seat, {"kind": "exit", "code": await process.wait() if code is None else code})
+
+    async def _watch(self, seat: int, report: Report) -> None:
+        """Tell when the rank falls silent, and when it is heard again."""
+        silent = False
+        while True:
+            await asyncio.sleep(SILENT_AFTER_S / 8)
+            now_silent = asyncio.get_running_loop().time() - self._heard_s > SILENT_AFTER_S
+            if now_silent != silent:
+                silent = now_silent
+                await report(seat, {"kind": "silent" if silent else "heard"})
 
     async def _line(self, process: asyncio.subprocess.Process, rank: int) -> bytes:
         """The next line of its pipe; empty at the pipe's end, or once the process has ended and says no more."""
@@ -192,7 +213,6 @@ class NodeRun:
     async def end(self, _: EndRun | None = None) -> AnyMessage:
         """Kill what is left of the rank and its children, and clear the work folder."""
         self._ended = True
-        self._close_store()
         if self._fetching is not None:
             self._fetching.cancel()
         if self._laying is not None:
@@ -203,11 +223,6 @@ class NodeRun:
             await end_group(self._process)
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         return Done()
-
-    def _close_store(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None
 
 
 async def end_group(process: asyncio.subprocess.Process) -> None:

@@ -35,10 +35,12 @@ from daisychain.link.messages import (
     Forget,
     Launch,
     Launched,
+    Lend,
     ListNics,
     Look,
     MakeInvite,
     Nics,
+    PauseRun,
     Ping,
     Pong,
     QuitAgent,
@@ -49,7 +51,7 @@ from daisychain.link.messages import (
 )
 from daisychain.link.server import listen
 from daisychain.link.session import Session
-from daisychain.machine import capacity, nics, probe
+from daisychain.machine import capacity, idle, nics, probe
 from daisychain.trust.identity import Identity
 from daisychain.trust.known import KnownNodes
 from daisychain.trust.tls import peer_id, server_context
@@ -58,6 +60,7 @@ log = logging.getLogger(__name__)
 
 IDLE_LIMIT_S = 600.0
 TICK_S = 1.0
+LOOK_FOR_OWNER_S = 5.0
 LOOPBACK = "127.0.0.1"
 MAX_STRANGERS = 32
 STRANGER_FRAME_BYTES = 16 * 1024
@@ -79,6 +82,7 @@ class Agent:
         self._nics: tuple[Any, ...] = ()
         self._nic_verdicts: tuple[Verdict, ...] = ()
         self._idle_since = self._clock()
+        self._owner = idle.Owner()
 
     async def start(self) -> None:
         """Look at this machine, listen, and begin to measure. Raises DaisyError when it can't."""
@@ -111,12 +115,14 @@ class Agent:
             detail="measuring speed",
         )
         known = KnownNodes(self._paths.known_nodes)
-        self.node_side = NodeSide(self._paths, self._settings, lambda: self._own, self._threads, self.changed)
+        self.node_side = NodeSide(self._paths, self._settings, lambda: self.own, self._threads, self.changed)
         self.headship = Headship(self, known)
         self.membership = Membership(self, known)
         await self._listen()
         self._spawn(self._measure())
         self._spawn(self._tick())
+        if self._settings.lend_when_used:
+            self._spawn(self._watch_owner())
         if self.membership.remembers_head:
             await self.membership.rejoin()
         else:
@@ -144,7 +150,9 @@ class Agent:
         """This node's record as it is now."""
         role = "worker" if self.membership.active else "head"
         state = "running" if self.node_side.busy and self._own.state != "measuring" else self._own.state
-        return with_share(msgspec.structs.replace(self._own, role=role, state=state), self.node_side.share)
+        lent = self._owner.has_it
+        own = msgspec.structs.replace(self._own, role=role, state=state, lent=lent)
+        return with_share(own, None if lent else self.node_side.share)
 
     def clock(self) -> float:
         """Seconds on a monotonic clock."""
@@ -238,6 +246,11 @@ class Agent:
                 return RunNews(state=head.run_state(message.run))
             case StopRun():
                 head.stop_run()
+            case PauseRun():
+                self._only_as_head("pause a run")
+                head.pause_run(message.paused)
+            case Lend():
+                await self._lend(self._owner.says(message.lent))
             case QuitAgent():
                 self._quit.set()
             case _:
@@ -276,6 +289,25 @@ class Agent:
                     await session.notify(World(snapshot=now))
                 last = now
             await asyncio.sleep(interval_s)
+
+    # --- the machine's owner --------------------------------------------------------------------------
+
+    async def _lend(self, owner: idle.Owner) -> None:
+        """He takes the machine, or gives it back: whoever leads a run that it is in learns it."""
+        had_it, self._owner = self._owner.has_it, owner
+        if owner.has_it == had_it:
+            return
+        log.info("this machine is %s", "used by its owner" if owner.has_it else "given back by its owner")
+        if self.membership.active:
+            await self.membership.tell_news()
+        else:
+            self.headship.lend(self.own)
+        self.changed()
+
+    async def _watch_owner(self) -> None:
+        while True:
+            await self._lend(self._owner.seen(await asyncio.to_thread(idle.read_idle_s)))
+            await asyncio.sleep(LOOK_FOR_OWNER_S)
 
     # --- time -----------------------------------------------------------------------------------------
 

@@ -69,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     invite.add_argument("--minutes", type=float, default=60.0, metavar="M", help="how long it is good for (default 60)")
 
     run = add("run", "train over the chain, follow, report", machine)
-    run.add_argument("what", metavar="SCRIPT.py|JOB", help="a script, or a job that needs none: tabular, demo")
+    run.add_argument(
+        "what", nargs="?", default="", metavar="SCRIPT.py|JOB", help="a script, or a job that needs none: tabular, demo"
+    )
     run.add_argument("file", nargs="?", default="", metavar="FILE", help="the CSV file of the tabular job")
     run.add_argument("--target", default="", metavar="COLUMN", help="tabular: the column to predict")
     run.add_argument("--drop", action="append", default=[], metavar="COLUMN", help="tabular: a column to leave out")
@@ -80,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, default=0, metavar="N")
     run.add_argument("--sync", choices=["exact"], default="exact", help="how gradients are exchanged")
     run.add_argument("--equal", action="store_true", help="equal shares whatever the speeds: for comparing only")
+    run.add_argument("--resume", default="", metavar="RUN", help="go on with a run that ended early, by its folder's name")
     run.add_argument("--headless", action="store_true", help="no screen")
     run.add_argument("--anyway", action="store_true", help="launch in spite of warnings")
     run.add_argument("--no-mouse", action="store_true")

@@ -32,13 +32,19 @@ async def command(words: argparse.Namespace, surface: Surface) -> int:
 
 def spec_of(words: argparse.Namespace) -> RunSpec:
     """What was typed as a run's specification. Raises UsageError."""
+    nodes = () if words.nodes == "auto" else tuple(name.strip() for name in words.nodes.split(",") if name.strip())
+    if words.resume:
+        if words.what:
+            raise UsageError("--resume takes no script: it goes on with the run's own", "Leave the script out")
+        return RunSpec(job="script", resume=Path(words.resume).name, nodes=nodes)
+    if not words.what:
+        raise UsageError("nothing to train was named", "daisychain run SCRIPT.py, or daisychain run tabular FILE.csv ...")
     job: Literal["script", "tabular", "demo"] = words.what if words.what in JOBS else "script"
     if job == "script" and words.file:
         raise UsageError(f"{words.file!r} after the script", "Put the script's own arguments after --")
     if job == "tabular" and not words.file:
         raise UsageError("the tabular job needs a CSV file", "daisychain run tabular FILE.csv --target COLUMN")
     path = words.file if job == "tabular" else words.what if job == "script" else ""
-    nodes = () if words.nodes == "auto" else tuple(name.strip() for name in words.nodes.split(",") if name.strip())
     return RunSpec(
         job=job,
         path=str(Path(path).resolve()) if path else "",

@@ -11,7 +11,7 @@ import msgspec
 
 from daisychain.facts import Nic, Node, RunSpec, RunState, Snapshot, Verdict
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
 
@@ -138,6 +138,18 @@ class StopRun(Message, frozen=True, kw_only=True):
     """End the current run on every node. Answered by Done or Refused."""
 
 
+class PauseRun(Message, frozen=True, kw_only=True):
+    """Pause the current run between two steps, or let it go on. Answered by Done or Refused."""
+
+    paused: bool
+
+
+class Lend(Message, frozen=True, kw_only=True):
+    """This machine's owner takes it out of runs, or gives it back; its head learns it from the node's record."""
+
+    lent: bool
+
+
 class ListNics(Message, frozen=True, kw_only=True):
     """Answered by Nics."""
 
@@ -218,6 +230,8 @@ class Hello(Message, frozen=True, kw_only=True):
     """The first message of a joined worker."""
 
     node: Node
+    run: str = ""
+    """The run whose rank waits here for its head to be back; empty: none."""
     protocol: int = PROTOCOL
 
 
@@ -226,7 +240,7 @@ class HelloBack(Message, frozen=True, kw_only=True):
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """Every 2 s in both directions."""
+    """Every second in both directions."""
 
 
 class NodeNews(Message, frozen=True, kw_only=True):
@@ -245,16 +259,10 @@ class File(msgspec.Struct, frozen=True):
 
 
 class PrepareRun(Message, frozen=True, kw_only=True):
-    """Fetch what is missing of `files`, lay them out, and get ready to start ranks. Answered by Prepared or Refused."""
+    """Fetch what is missing of `files`, lay them out, and get ready to start a rank. Answered by Done or Refused."""
 
     run: str
     files: tuple[File, ...]
-    serve_store: bool
-    """Bind the store's socket on this node: it will run rank 0."""
-
-
-class Prepared(Message, frozen=True, kw_only=True):
-    store_port: int = 0
 
 
 class Listen(Message, frozen=True, kw_only=True):
@@ -304,31 +312,34 @@ class ShipProgress(Message, frozen=True, kw_only=True):
 
 
 class StartRank(Message, frozen=True, kw_only=True):
-    """Start this node's rank. Answered by Done once the process is started, or Refused."""
+    """Start this node's rank, again if it has ended. Answered by Done once the process is started, or Refused."""
 
     run: str
-    generation: int
-    rank: int
-    world_size: int
-    master_address: str
-    master_port: int
+    seat: int
+    """This node's fixed number in the run."""
     names: tuple[str, ...]
-    """Node name of every rank."""
-    speeds: tuple[tuple[float, float], ...]
-    """(fixed_s, per_sample_s) of every rank, as far as measured; what the first shares come from."""
+    """Node name of every seat."""
     script: str
     """Path below the work folder."""
     args: tuple[str, ...]
     settings: dict[str, Any]
     """seed, batch, epochs, sync, equal; what the training API reads."""
+    resume: bool = False
+    """Go on from this node's newest checkpoint of the run, if it has one."""
+
+
+class OrderRank(Message, frozen=True, kw_only=True):
+    """Pass an order on to this node's rank; see train/orders.py for the kinds."""
+
+    run: str
+    order: dict[str, Any]
 
 
 class RankReport(Message, frozen=True, kw_only=True):
-    """One line from a rank's pipe, or its end; see train/reports.py for the kinds."""
+    """One line from a rank's pipe, or what its agent says of it; see train/reports.py for the kinds."""
 
     run: str
-    generation: int
-    rank: int
+    seat: int
     report: dict[str, Any]
 
 
@@ -341,10 +352,10 @@ class EndRun(Message, frozen=True, kw_only=True):
 
 AnyMessage = (
     Done | Refused | Watch | World | Look | Ping | Pong | MakeInvite | Invitation | BeWorker | ConfirmHead
-    | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | ListNics | Nics
-    | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome | PairHello | PairNonce | PairReveal
-    | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun | Prepared | Listen | Listening
-    | TryPaths | PathsTried | FetchBlob | ShipProgress | StartRank | RankReport | EndRun
+    | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | PauseRun | Lend
+    | ListNics | Nics | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome | PairHello | PairNonce
+    | PairReveal | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun | Listen | Listening
+    | TryPaths | PathsTried | FetchBlob | ShipProgress | StartRank | OrderRank | RankReport | EndRun
 )  # fmt: skip
 """Every message there is, in the order above."""
 

@@ -1,28 +1,39 @@
-"""The run folder: run.toml, metrics.jsonl, events.jsonl, rank-N.log, checkpoints/, report.json, report.md."""
+"""The run folder: run.toml, metrics.jsonl, events.jsonl, ledger.jsonl, rank-N.log, checkpoints/, report.json, report.md."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 from daisychain.config import write_atomically
-from daisychain.facts import RunSpec, RunState
+from daisychain.errors import UsageError
+from daisychain.facts import RunSpec, RunState, Verdict
+from daisychain.run.ledger import Ledger, check, read
 from daisychain.run.report import as_json, as_markdown
 
-OWN_FILES = ("run.toml", "metrics.jsonl", "events.jsonl", "report.json", "report.md")
+LEDGER = "ledger.jsonl"
+OWN_FILES = ("run.toml", "metrics.jsonl", "events.jsonl", "report.json", "report.md", "ledger.jsonl")
 
 
 class RunFolder:
     """Writes a run's folder; lines are flushed as they come, so that a killed agent loses at most one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, again: bool = False) -> None:
+        """again: go on in the folder of a run that ended early."""
         self.path = path
-        path.mkdir(parents=True, exist_ok=False)
-        (path / "checkpoints").mkdir()
+        path.mkdir(parents=True, exist_ok=again)
+        (path / "checkpoints").mkdir(exist_ok=again)
         self._metrics = self._open("metrics.jsonl")
         self._events = self._open("events.jsonl")
+        self.ledger = Ledger(path / LEDGER)
 
     def _open(self, name: str) -> IO[str]:
         return (self.path / name).open("a", encoding="utf-8", buffering=1)
@@ -34,7 +45,17 @@ class RunFolder:
         write_atomically(self.path / "run.toml", "\n".join(lines) + "\n")
 
     def metric(self, line: Mapping[str, Any]) -> None:
-        self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
+        """A step's line of the tracker: its times into metrics.jsonl, what it proves into the ledger."""
+        shown = {name: value for name, value in line.items() if name != "order"}
+        self._metrics.write(json.dumps(shown, allow_nan=False) + "\n")
+        if "order" in line:
+            place = {name: line[name] for name in ("step", "batch", "generation")}
+            shares = {node: int(part["share"]) for node, part in line["nodes"].items()}
+            self.ledger.applied(**place, **line["order"], shares=shares)
+
+    def proof(self, samples: int, drop_last: bool, batch: int) -> Verdict:
+        """Whether the ledger shows every sample of every epoch once."""
+        return check(read(self.path / LEDGER), samples, drop_last, batch)
 
     def event(self, time_s: float, event: str, **facts: Any) -> None:
         """One thing that happened, `time_s` seconds after the launch."""
@@ -48,7 +69,23 @@ class RunFolder:
 
     def close(self) -> None:
         self._metrics.close()
+        self.ledger.close()
         self._events.close()
+
+
+def read_spec(runs: Path, run: str) -> RunSpec:
+    """What a run was launched with, from its run.toml. Raises UsageError when there is no such run here."""
+    file = runs / run / "run.toml"
+    try:
+        facts = tomllib.loads(file.read_text(encoding="utf-8"))
+        given = {name: facts[name] for name in RunSpec.__struct_fields__ if facts.get(name, "") != ""}
+        return msgspec.convert(given, RunSpec)
+    except FileNotFoundError:
+        known = sorted((folder.name for folder in runs.glob("*") if (folder / "run.toml").exists()), reverse=True)
+        newest = f"The newest is {known[0]}" if known else "No run was launched here yet"
+        raise UsageError(f"there is no run {run!r} on this machine", newest) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} can't be read: {error}", "Launch the training anew") from error
 
 
 def _toml(value: Any) -> str:

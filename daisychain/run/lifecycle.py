@@ -21,6 +21,8 @@ LOG_LINES = 200
 WARMUP_STEPS = 2
 """Steps left out of the throughput: caches are cold and shares still those of the reference model."""
 
+ALL_LENT = "every node is used by its owner; the run goes on once one is given back"
+
 
 class Tracker:
     """Progress of one run; `report` takes what ranks say, `state` is what people see."""
@@ -31,7 +33,10 @@ class Tracker:
         self._names: tuple[str, ...] = ()
         self._phase: Phase = "preparing"
         self._detail = ""
-        self._pending: dict[int, dict[int, Mapping[str, Any]]] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        """Seats of each generation, in rank order."""
+        self._pending: dict[tuple[int, int], dict[int, Mapping[str, Any]]] = {}
+        """Reports of a step by (generation, step), by seat."""
         self._recent: deque[tuple[float, Mapping[str, NodeStep], float]] = deque(maxlen=RECENT)
         self._losses = Thinned(HISTORY)
         self._step_times = Thinned(HISTORY)
@@ -46,21 +51,52 @@ class Tracker:
         self._batch: int | None = None
         self._speeds: dict[str, deque[tuple[int, float]]] = {}
         self._outcome: dict[str, Any] = {}
+        self.samples, self.drop_last = 0, False
+        """Of a whole pass, and whether a ragged last batch is left out; 0: not known yet."""
         self._ended_s: float | None = None
+        self._paused_s: float | None = None
+        """Since when it is paused."""
+        self._lent: set[str] = set()
         self._warned = False
         self.scores: dict[str, Any] = {}
+        self.ledger = ""
+        """What the ledger proves, or what is wrong with it."""
 
     @property
     def ended(self) -> bool:
         return self._phase in ENDED
 
     @property
+    def step(self) -> int:
+        """Steps applied."""
+        return self._step
+
+    @property
+    def batch(self) -> int:
+        """The global batch; 0: not known yet."""
+        return int(self._plan.get("batch", 0))
+
+    @property
     def phase(self) -> Phase:
         return self._phase
 
     def seat(self, names: Sequence[str]) -> None:
-        """The node names in rank order."""
+        """The node names by seat; the newest generation takes all of them until `form` says otherwise."""
         self._names = tuple(names)
+
+    def form(self, generation: int, seats: Sequence[int], completed: int) -> list[dict[str, Any]]:
+        """A generation begins after `completed` steps; the metrics lines of steps whose last reports got lost.
+
+        With fewer steps completed than were seen, the run goes on from a checkpoint, and does the others again.
+        """
+        self._members[generation] = tuple(seats)
+        lines = []
+        for key in sorted(self._pending, key=lambda key: key[1]):
+            ranks = self._pending.pop(key)
+            if self._step < key[1] <= completed:
+                lines.append(self._complete(key, ranks, self._last[0] if self._last else self._started_s))
+        self._step = completed if len(self._members) == 1 else min(self._step, completed)
+        return lines
 
     def enter(self, phase: Phase, detail: str = "") -> None:
         self._phase, self._detail = phase, detail
@@ -77,48 +113,83 @@ class Tracker:
         self._phase, self._detail, self._ended_s = phase, "", now_s
         self._outcome = {"exit": exit_code, "error": error, "log_path": log_path}
 
-    def report(self, rank: int, report: Mapping[str, Any], now_s: float) -> dict[str, Any] | None:
+    @property
+    def paused(self) -> bool:
+        return self._paused_s is not None
+
+    def pause(self, paused: bool, now_s: float) -> None:
+        """It is paused, or goes on; the time between counts in no rate."""
+        if paused:
+            self._paused_s = now_s if self._paused_s is None else self._paused_s
+            return
+        if self._paused_s is not None and self._first is not None:
+            # a step that was under way when it was paused may have ended it later
+            self._first = (self._first[0] + now_s - max(self._paused_s, self._first[0]), self._first[1])
+        self._paused_s = None
+
+    def lend(self, name: str, lent: bool) -> None:
+        """A node's owner uses it, or has given it back."""
+        self._lent = self._lent | {name} if lent else self._lent - {name}
+
+    def report(self, seat: int, report: Mapping[str, Any], now_s: float) -> dict[str, Any] | None:
         """Take one report of a rank; the metrics line of a step once all its ranks have reported it, else None."""
+        speaks = seat == self._newest_members[0]
         match report.get("kind"):
             case "step":
-                step = int(report["step"])
-                ranks = self._pending.setdefault(step, {})
-                ranks[rank] = report
-                if len(ranks) == len(self._names):
-                    return self._complete(step, self._pending.pop(step), now_s)
-            case "plan" if rank == 0:
+                return self._take_step(seat, report, now_s)
+            case "plan" if speaks:
+                self.samples, self.drop_last = int(report.get("samples", 0)), bool(report.get("drop_last"))
                 numbers = {name: int(report[name]) for name in ("steps", "epochs", "batch") if report.get(name)}
                 self._plan = {**numbers, "shares": [int(share) for share in report.get("shares") or ()]}
                 if self._phase != "running":
                     self.enter("running")
             case "shares":
-                if rank == 0:
+                if speaks:
                     self.note(str(report.get("reason") or report.get("shares")), now_s)
             case "scores":
                 self.scores = dict(report["scores"])
             case "note":
-                self.note(f"{self._names[rank]}: {report.get('text', '')}", now_s)
+                self.note(f"{self._names[seat]}: {report.get('text', '')}", now_s)
         return None
 
-    def _complete(self, step: int, ranks: Mapping[int, Mapping[str, Any]], now_s: float) -> dict[str, Any]:
+    @property
+    def _newest_members(self) -> tuple[int, ...]:
+        return self._members[max(self._members)] if self._members else tuple(range(len(self._names)))
+
+    def _take_step(self, seat: int, report: Mapping[str, Any], now_s: float) -> dict[str, Any] | None:
+        key = int(report.get("generation", 0)), int(report["step"])
+        if key[1] <= self._step:
+            return None  # it is in the books already, without this late report
+        ranks = self._pending.setdefault(key, {})
+        ranks[seat] = report
+        if len(ranks) < len(self._members.get(key[0], self._newest_members)):
+            return None
+        return self._complete(key, self._pending.pop(key), now_s)
+
+    def _complete(
+        self, key: tuple[int, int], ranks: Mapping[int, Mapping[str, Any]], now_s: float
+    ) -> dict[str, Any]:
+        """A step's line; times of a rank that was lost before it reported are unknown."""
+        generation, step = key
         sync = min(float(r["exposed_ms"]) for r in ranks.values())
-        nodes = {
-            self._names[rank]: NodeStep(
-                node=self._names[rank],
-                share=int(r["share"]),
-                compute_ms=round(float(r["compute_ms"]), 3),
+        first = ranks[min(ranks)]
+        nodes = {}
+        for seat, share in zip(self._members.get(generation, self._newest_members), first["shares"], strict=False):
+            r = ranks.get(seat)
+            nodes[self._names[seat]] = NodeStep(
+                node=self._names[seat],
+                share=int(share),
+                compute_ms=None if r is None else round(float(r["compute_ms"]), 3),
                 sync_ms=round(sync, 3),
-                wait_ms=round(float(r["exposed_ms"]) - sync, 3),
+                wait_ms=None if r is None else round(float(r["exposed_ms"]) - sync, 3),
             )
-            for rank, r in sorted(ranks.items())
-        }
         batch = sum(part.share for part in nodes.values())
         loss = _mean_loss(ranks.values())
         if loss is not None and not math.isfinite(loss):
             self._diverged(step, now_s)
             loss = None
         step_ms = max(float(r["step_ms"]) for r in ranks.values())
-        self._step, self._epoch, self._batch = step, int(ranks[min(ranks)].get("epoch", 0)) + 1, batch
+        self._step, self._epoch, self._batch = step, int(first.get("epoch", 0)) + 1, batch
         self._recent.append((step_ms, nodes, float(batch)))
         self._count(step, batch, now_s)
         for part in nodes.values():
@@ -131,11 +202,16 @@ class Tracker:
         return {
             "v": 1,
             "step": step,
+            "generation": generation,
             "epoch": self._epoch,
             "time": round(now_s - self._started_s, 4),
             "loss": loss,
             "batch": batch,
             "step_ms": round(step_ms, 3),
+            "order": {
+                "epoch": self._epoch - 1,
+                **{name: int(first.get(name, 0)) for name in ("index", "first", "digest")},
+            },
             "nodes": {
                 name: {"share": p.share, "compute_ms": p.compute_ms, "sync_ms": p.sync_ms, "wait_ms": p.wait_ms}
                 for name, p in nodes.items()
@@ -179,14 +255,17 @@ class Tracker:
         """Everything a screen or a script may want to know now."""
         step_ms = mean(ms for ms, _, _ in self._recent) if self._recent else None
         steps = self._plan.get("steps")
-        eta = (steps - self._step) * step_ms / 1000 if steps and step_ms and not self.ended else None
+        stands = self.paused or self._all_lent
+        eta = (steps - self._step) * step_ms / 1000 if steps and step_ms and not self.ended and not stands else None
         rate = self.samples_per_second
         if not self.ended and step_ms:
-            rate = mean(batch for _, _, batch in self._recent) / step_ms * 1000
+            rate = 0.0 if stands else mean(batch for _, _, batch in self._recent) / step_ms * 1000
         return RunState(
             id=self._run,
             name=self._name,
             phase=self._phase,
+            paused=self.paused and not self.ended,
+            lent=() if self.ended else tuple(sorted(self._lent)),
             folder=self._folder,
             spec=self._spec,
             step=self._step,
@@ -203,13 +282,19 @@ class Tracker:
             step_ms_history=tuple(self._step_times.points),
             nodes=self._node_means(),
             log=tuple(self._log),
-            detail=self._detail,
+            detail=ALL_LENT if self._all_lent and not self.ended else self._detail,
             error=self._outcome.get("error", ""),
             log_path=self._outcome.get("log_path", ""),
             exit=self._outcome.get("exit"),
             speedup_vs_fastest_node=self.speedup,
             scores=self.scores,
+            ledger=self.ledger,
         )
+
+    @property
+    def _all_lent(self) -> bool:
+        """Whether there is nobody to do a step, since every node is used by its owner."""
+        return bool(self._names) and self._lent >= set(self._names)
 
     def _node_means(self) -> tuple[NodeStep, ...]:
         if not self._recent:
@@ -220,13 +305,14 @@ class Tracker:
         whole = [nodes for _, nodes, batch in self._recent if batch == full]
 
         def middle(name: str, field: str) -> float | None:
-            values = [value for nodes in whole if (value := getattr(nodes[name], field)) is not None]
+            parts = [nodes[name] for nodes in whole if name in nodes]
+            values = [value for part in parts if (value := getattr(part, field)) is not None]
             return mean(values) if values else None
 
         return tuple(
             NodeStep(
                 node=name,
-                share=whole[-1][name].share,
+                share=newest[name].share if name not in whole[-1] else whole[-1][name].share,
                 compute_ms=middle(name, "compute_ms"),
                 sync_ms=middle(name, "sync_ms"),
                 wait_ms=middle(name, "wait_ms"),

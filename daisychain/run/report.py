@@ -23,6 +23,7 @@ def as_json(state: RunState, speeds: Mapping[str, float]) -> dict[str, Any]:
         "speedup_vs_fastest_node": state.speedup_vs_fastest_node,
         "loss": state.loss,
         "scores": state.scores,
+        "ledger": state.ledger,
         "nodes": {
             part.node: {
                 "share": part.share,
@@ -47,6 +48,7 @@ def as_markdown(state: RunState, speeds: Mapping[str, float]) -> str:
         f"- throughput: {_number(state.samples_per_second)} samples/s",
         f"- against the fastest node's own computing speed in this run: {_number(state.speedup_vs_fastest_node)} times",
         f"- last loss: {_number(state.loss)}",
+        f"- ledger: {state.ledger or 'no step was applied'}",
         "",
         "| node | share | alone, samples/s | compute ms | sync ms | wait ms |",
         "|---|---|---|---|---|---|",

@@ -7,75 +7,100 @@
             ...
             chain.log(loss=loss)
 
-Whatever the shares, the updates are those of one machine with the same seed and global batch, as long as the loss is a
-mean over the batch's samples and the model treats samples one by one (batch normalisation doesn't).
+Whatever the shares, and through lost and returning nodes, the updates are those of one machine with the same seed and
+global batch, as long as the loss is a mean over the batch's samples (or `count` says of what else).
 """
 
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from daisychain.errors import ScriptError, UsageError
-from daisychain.plan.shares import Cost, cut, equal, solve
-from daisychain.train import cores, group, reports, sync
-from daisychain.train.balance import Balancer, Schedule
+from daisychain.train import batchnorm, checkpoint, cores, randomness, reports
 from daisychain.train.batches import SharedLoader
+from daisychain.train.crew import Crew
 from daisychain.train.meter import Meter
+from daisychain.train.orders import Orders
+from daisychain.train.reducer import Reducer
+from daisychain.train.state import Training
 from daisychain.train.steps import Steps, Uncounted
-from daisychain.train.task import Orders, Task, current
+from daisychain.train.task import Task, from_environment
 
-_chain: "Chain | None" = None
+
+class Process:
+    """What this process was started with, and its chain once the script asked for it. One per process."""
+
+    task: Task | None = None
+    orders = Orders()
+    tell: reports.Tell = staticmethod(reports.silent)
+    chain: "Chain | None" = None
+
+
+def adopt(task: Task, orders: Orders, tell: reports.Tell) -> None:
+    """Make this the task of the process; before the script's first `daisychain.init()`."""
+    Process.task, Process.orders, Process.tell = task, orders, staticmethod(tell)
 
 
 def init() -> "Chain":
     """This process's place in the chain; the same object at every call.
 
-    Seeds torch (and random, numpy) with the run's seed, so that every rank builds the same model; sets the number of
-    threads; and in a chain forms the process group, waiting for the other ranks.
-    Raises ConfigError for a wrong DAISYCHAIN_* variable, RuntimeError when the group doesn't come about.
+    Seeds torch (and random, numpy) with the run's seed, so that every rank builds the same model, and sets the number of
+    threads. The ranks come together later, when the loop begins: what a script does before that is its own.
+    Raises ConfigError for a wrong DAISYCHAIN_* variable.
     """
-    global _chain
-    if _chain is None:
-        _chain = Chain(current(), Orders.tell)
-    return _chain
+    if Process.chain is None:
+        Process.chain = Chain(Process.task or from_environment(), Process.orders, Process.tell)
+    return Process.chain
 
 
 class Chain:
     """One rank's view of the chain. Made by `init`."""
 
-    def __init__(self, task: Task, tell: reports.Tell) -> None:
+    def __init__(self, task: Task, orders: Orders, tell: reports.Tell) -> None:
         self._task, self._tell = task, tell
-        self.rank: int = task.rank
-        self.world_size: int = task.world_size
         self.device = torch.device("cpu")
         self.folder: Path = task.folder
         """Where results go: the run's folder in a chain, else the working directory."""
         self.seed = int(self.option("seed", 0))
-        self._epochs: int | None = None
+        self._training = Training([], [], [])
+        self._crew = Crew(task, orders, tell)
+        self._keeper = _keeper(Path(task.checkpoints), self._note) if task.checkpoints else None
+        self._steps = Steps(
+            crew=self._crew,
+            training=self._training,
+            meter=Meter(task.slowdown),
+            tell=tell,
+            seed=self.seed,
+            unequal=not self.option("equal", False),
+            follows=not self.option("equal", False) and bool(self.option("rebalance", True)),
+            keeper=self._keeper,
+            resume=self._resume,
+        )
         self._loader: SharedLoader[Any] | None = None
-        self._steps: Steps | None = None
-        self._group: group.Group | None = None
         _set_threads(task)
         _seed(self.seed)
-        self._join()
 
-    def _join(self) -> None:
-        if self.world_size > 1:
-            if self._task.launcher == "agent":
-                self._group = group.join(self._task)
-            else:
-                group.join_by_environment()
-            self._tell(reports.joined())
+    @property
+    def rank(self) -> int:
+        """This process's number among those that train together now; it may change when a node is lost."""
+        return self._crew.formation.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many train together now."""
+        return self._crew.formation.world_size
 
     @property
     def is_main(self) -> bool:
@@ -96,33 +121,60 @@ class Chain:
         global batch; the first one's steps are measured and reported. Optimizers and schedulers: unchanged.
         All ranks must call it alike. Raises ScriptError for what can't be chained, and when ranks differ.
         """
+        self._check(things)
+        for thing in things:
+            self._take(thing)
         prepared = [self._share(thing) if isinstance(thing, DataLoader) else thing for thing in things]
-        for thing in prepared:
-            if not isinstance(thing, nn.Module | Optimizer | LRScheduler | SharedLoader):
+        return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+    def _check(self, things: tuple[Any, ...]) -> None:
+        for thing in things:
+            if not isinstance(thing, nn.Module | Optimizer | LRScheduler | DataLoader):
                 raise ScriptError(
                     f"chain.prepare can't do anything with a {type(thing).__name__}",
                     "Give it the model, the optimizer and the DataLoader",
                 )
-        prepared = [self._chained(thing) if isinstance(thing, nn.Module) else thing for thing in prepared]
-        return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
-    def _chained(self, model: nn.Module) -> nn.Module:
-        if any(isinstance(part, _BatchNorm) for part in model.modules()) and self.world_size > 1:
-            self._tell(
-                reports.note("batch normalisation uses each node's own part of a batch: not exactly as on one machine")
-            )
-        if self.world_size == 1:
-            return model
-        remedy = "Build the same model on every node: nothing in it may depend on the rank, the machine or its files"
-        sync.check_same("the model", sync.fingerprint(model), self._names, remedy)
-        return sync.chain(model, self)
+    def _take(self, thing: Any) -> None:
+        """Make a model's gradients, batch statistics and noise the chain's; keep optimizers still in a dropped step."""
+        if isinstance(thing, nn.Module) and not any(thing is model for model in self._training.models):
+            randomness.attach(thing, self._steps, self._note)
+        if self._task.launcher == "alone":
+            return
+        match thing:
+            case nn.Module():
+                self._training.models.append(thing)
+                if self.option("exact_batchnorm", True):
+                    batchnorm.convert(thing, self._steps)
+                    for name in batchnorm.unsupported(thing):
+                        self._note(f"{name} normalises over each node's own samples: results depend on the shares")
+                if any(parameter.requires_grad for parameter in thing.parameters()):
+                    Reducer(thing, self._steps, self._crew.exchange)
+                    thing.register_forward_pre_hook(self._before_forward)
+            case Optimizer():
+                self._training.optimizers.append(thing)
+                _guard_optimizer(thing, lambda: self._steps.live)
+            case LRScheduler():
+                self._training.schedulers.append(thing)
+                _guard_scheduler(thing, lambda: self._steps.live)
+
+    def _before_forward(self, *_: Any) -> None:
+        """A script without a prepared DataLoader has no other moment to come together."""
+        if self._loader is None and torch.is_grad_enabled():
+            self._steps.ensure_formed()
 
     def _share(self, loader: "DataLoader[Any]") -> "SharedLoader[Any]":
-        batch = self._batch_option() if self._steps is None else None
-        shared: SharedLoader[Any] = SharedLoader(loader, batch=batch, seed=self.seed, rank=self.rank)
-        lookahead = self._agree(shared)
-        if self._steps is None:
-            self._loader, self._steps = shared, self._new_steps(shared.batch_size, lookahead)
+        main = self._loader is None
+        shared: SharedLoader[Any] = SharedLoader(loader, batch=self._batch_option() if main else None, seed=self.seed)
+        if main:
+            self._loader = shared
+            self._steps.attach(
+                samples=len(shared.dataset),
+                drop_last=shared.drop_last,
+                batch=shared.batch_size,
+                length=len(shared),
+                lookahead=shared.lookahead,
+            )
             shared.follow(self._steps)
         else:
             shared.follow(Uncounted(self._steps))
@@ -134,62 +186,48 @@ class Chain:
             raise UsageError(f"the batch is {batch}", "Give a number of 1 or more")
         return None if batch is None else int(batch)
 
-    def _agree(self, shared: "SharedLoader[Any]") -> int:
-        """Check that all ranks have the same data and batch; the largest number of steps that any cuts in advance."""
-        if self.world_size == 1:
-            return shared.lookahead
-        names = self._names
-        remedy = "Give every node the same files, and make the script use them in the same way everywhere"
-        sync.check_same("the number of samples", [len(shared.dataset)], names, remedy)
-        sync.check_same("the batch size", [shared.batch_size], names, "Don't let it depend on the machine")
-        return max(int(theirs[0]) for theirs in sync.gather([shared.lookahead], torch.int64))
-
-    def _new_steps(self, batch: int, lookahead: int) -> Steps:
-        costs = [Cost(fixed_s, per_sample_s) for fixed_s, per_sample_s in self._task.speeds]
-        measured = len(costs) == self.world_size and all(cost.per_sample_s > 0 for cost in costs)
-        unequal = measured and self.world_size > 1 and not self.option("equal", False)
-        # The reference model's fixed cost, a large part of its own short step, says nothing about a heavier model's.
-        speeds = [Cost(0.0, cost.per_sample_s) for cost in costs]
-        shares = solve(batch, speeds) if unequal else equal(batch, self.world_size)
-        follows = unequal and self.option("rebalance", True)
-
-        def opening() -> reports.Report:
-            assert self._loader is not None
-            steps = None if self._epochs is None else self._epochs * len(self._loader)
-            first = shares if len(self._loader.dataset) >= batch else cut(len(self._loader.dataset), shares)
-            return reports.plan(self._epochs, steps, batch, first)
-
-        return Steps(
-            schedule=Schedule(shares),
-            meter=Meter(self._task.slowdown),
-            balancer=Balancer(shares, costs, self._names, _gather_one) if follows else None,
-            lookahead=lookahead,
-            tell=self._tell,
-            opening=opening,
-        )
-
-    @property
-    def _names(self) -> list[str]:
-        return [self._task.name_of(rank) for rank in range(self.world_size)]
+    def _note(self, text: str) -> None:
+        self._tell(reports.note(text))
 
     # --- the loop ----------------------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
-        """0 to count - 1; the run's own number of epochs (`--epochs`) goes before `count`."""
-        self._epochs = int(self.option("epochs", count))
-        yield from range(self._epochs)
+        """0 to count - 1; the run's own number of epochs (`--epochs`) goes before `count`.
+
+        A node that comes into a run that goes on, or a resumed run, starts with the epoch that the run is in.
+        """
+        steps = self._steps
+        steps.epochs = int(self.option("epochs", count))
+        if self._loader is not None:
+            steps.ensure_formed()
+            self._loader.passes = steps.turn_pass
+        for epoch in range(steps.turn, steps.epochs):
+            steps.turn = epoch
+            if self._loader is not None:
+                steps.turn_pass = self._loader.passes
+            yield epoch
+
+    def _resume(self) -> dict[str, Any] | None:
+        task = self._task
+        return checkpoint.newest(Path(task.checkpoints), self._note) if task.resume and task.checkpoints else None
+
+    def count(self, targets: "Tensor | float") -> None:
+        """Say how many targets (tokens, masked elements ...) this piece's loss is a mean over; before its backward.
+
+        Then gradients are weighed by targets instead of samples. All ranks must call it in the same steps.
+        """
+        self._steps.count(_number(targets))
 
     def log(self, loss: "Tensor | float | None" = None, **more: "Tensor | float") -> None:
         """Report values of the current step: the mean loss over this rank's piece, and any others by name."""
-        if self._steps is not None:
-            value = None if loss is None else _number(loss)
-            self._steps.log(value, {name: _number(other) for name, other in more.items()})
+        value = None if loss is None else _number(loss)
+        self._steps.log(value, {name: _number(other) for name, other in more.items()})
 
     # --- results -----------------------------------------------------------------------------------
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The script's own model inside what `prepare` gave back."""
-        return model.module if isinstance(model, sync.ChainedModel) else model
+        """The script's own model; `prepare` gives it back as it is."""
+        return model
 
     def save(self, model: nn.Module, path: "str | Path" = "model.pt") -> None:
         """Write the model's state_dict, on rank 0 only: whole or not at all. A relative path is below `folder`.
@@ -203,7 +241,7 @@ class Chain:
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
             with temporary.open("wb") as stream:
-                torch.save(self.unwrap(model).state_dict(), stream)
+                torch.save(model.state_dict(), stream)
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(target)
@@ -215,38 +253,46 @@ class Chain:
         if self.is_main:
             self._tell(reports.scores(scores))
 
-    # --- for DaisyChain itself: the comm hook's view, and the end -------------------------------------
-
-    @property
-    def weight(self) -> float:
-        """This rank's part of the current batch."""
-        return self._steps.weight if self._steps is not None else 1 / self.world_size
-
-    def ready(self) -> None:
-        """The last gradients of a backward are computed."""
-        if self._steps is not None:
-            self._steps.ready()
-
-    def reduced(self) -> None:
-        """The exchange of some gradients is over."""
-        if self._steps is not None:
-            self._steps.reduced()
+    # --- the end, for the process that runs the script ---------------------------------------------------
 
     def leave(self) -> None:
-        """Part from the other ranks once all have finished. Raises DistError when one of them hasn't and won't."""
-        if self._group is not None:
-            self._group.leave()
-            self._group = None
+        """Wait until every rank has finished; until then, help those that are behind."""
+        self._tell(reports.done())
+        self._crew.linger(self._steps)
+        self._crew.close()
 
 
 def leave() -> None:
     """End this process's part in the chain, if it has one."""
-    if _chain is not None:
-        _chain.leave()
+    if Process.chain is not None:
+        Process.chain.leave()
+    else:
+        Process.tell(reports.done())
 
 
-def _gather_one(value: float) -> list[float]:
-    return [float(theirs[0]) for theirs in sync.gather([value], torch.float64)]
+def _keeper(folder: Path, tell: Callable[[str], None]) -> checkpoint.Keeper:
+    return checkpoint.Keeper(folder, time.monotonic, tell=tell)
+
+
+def _guard_optimizer(optimizer: Optimizer, live: Callable[[], bool]) -> None:
+    """Let its step act only while `live`. The attribute stays a bound method, as torch's schedulers need it."""
+    step = optimizer.step
+
+    @wraps(getattr(step, "__func__", step))
+    def guarded(_: Optimizer, *args: Any, **more: Any) -> Any:
+        return step(*args, **more) if live() else None
+
+    optimizer.step = MethodType(guarded, optimizer)  # type: ignore[method-assign]
+
+
+def _guard_scheduler(scheduler: LRScheduler, live: Callable[[], bool]) -> None:
+    """Let its step act only while `live`. Not by an attribute: its state_dict is all of its attributes."""
+    kind: Any = type(scheduler)
+
+    def guarded(self: LRScheduler, *args: Any, **more: Any) -> Any:
+        return kind.step(self, *args, **more) if live() else None
+
+    scheduler.__class__ = type(kind.__name__, (kind,), {"step": guarded, "__module__": kind.__module__})
 
 
 def _number(value: "Tensor | float") -> float:

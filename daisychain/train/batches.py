@@ -22,6 +22,7 @@ from torch.utils.data import (
 
 from daisychain.errors import ScriptError
 from daisychain.plan.shares import cut
+from daisychain.train.state import mixed
 
 T_co = TypeVar("T_co", covariant=True)
 _END = object()
@@ -36,16 +37,26 @@ class Piece(NamedTuple):
     batch: int
     """Samples of the whole batch."""
     shares: tuple[int, ...]
+    first: int = 0
+    """Position of the first row in the whole batch."""
+    epoch: int = 0
+    number: int = 0
+    """The batch's place in its epoch, counted from 0."""
+    digest: int = 0
+    """Of the rows of the whole batch (state.mixed)."""
 
 
 class Pass(Protocol):
     """Who follows a loader's steps (steps.Steps)."""
 
-    def shares_at(self, ahead: int) -> tuple[int, ...]:
-        """The shares of the step that many steps after the pass's beginning."""
+    @property
+    def rank(self) -> int: ...
 
-    def enter(self, epoch: int) -> None:
-        """A pass begins."""
+    def starts(self, number: int) -> Iterator[int]:
+        """Batches with which to begin pass `number`, and to begin it again; none when it is done already."""
+
+    def shares_at(self, ahead: int) -> tuple[int, ...]:
+        """The shares of the step that many steps after the last start."""
 
     def begin(self) -> None:
         """The next batch is asked for."""
@@ -53,8 +64,8 @@ class Pass(Protocol):
     def take(self, piece: Piece) -> None:
         """It is there."""
 
-    def end(self) -> None:
-        """The step with it is over."""
+    def end(self) -> bool:
+        """The step with it is over; False: start again, where `starts` says."""
 
     def drop(self) -> None:
         """There was no next batch."""
@@ -68,13 +79,13 @@ def order(samples: int, seed: int, epoch: int, *, shuffle: bool) -> Tensor:
     return torch.randperm(samples, generator=generator)
 
 
-def piece(batch: Tensor, shares: tuple[int, ...], rank: int) -> Piece:
+def piece(batch: Tensor, shares: tuple[int, ...], rank: int, epoch: int = 0, index: int = 0) -> Piece:
     """The rank's piece of a global batch; a batch smaller than the shares is cut in proportion to them."""
     size = len(batch)
     parts = shares if sum(shares) == size else cut(size, shares)
     first = sum(parts[:rank])
     rows = batch[first : first + parts[rank]]
-    return Piece(rows if len(rows) else batch[:1], parts[rank], size, parts)
+    return Piece(rows if len(rows) else batch[:1], parts[rank], size, parts, first, epoch, index, mixed(batch))
 
 
 class SharedLoader(Generic[T_co]):
@@ -83,13 +94,14 @@ class SharedLoader(Generic[T_co]):
     batch_size is the global batch, len() the number of global steps of an epoch. Each pass is the next epoch.
     """
 
-    def __init__(self, loader: "DataLoader[T_co]", *, batch: int | None, seed: int, rank: int) -> None:
+    def __init__(self, loader: "DataLoader[T_co]", *, batch: int | None, seed: int) -> None:
         """batch overrides the loader's batch size. Raises ScriptError for a loader that can't be cut."""
         own = _batch_size(loader)
         self.dataset: Any = loader.dataset
         self.batch_size = own if batch is None else batch
         self.drop_last = bool(loader.drop_last)
-        self.epoch = 0
+        self.passes = 0
+        """Passes begun, or passed over because others had done them."""
         self._samples: int = len(cast(Any, loader.dataset))
         if self._samples == 0:
             raise ScriptError("the DataLoader's dataset is empty", "Check the path of the data")
@@ -99,7 +111,7 @@ class SharedLoader(Generic[T_co]):
                 "Use a smaller batch, or drop_last=False",
             )
         self._shuffle = isinstance(loader.sampler, RandomSampler)
-        self._seed, self._rank = seed, rank
+        self._seed = seed
         self._steps: Pass | None = None
         self._plan: Iterator[Tensor] = iter(())
         whole = type(self.dataset) is TensorDataset and loader.collate_fn is default_collate
@@ -116,12 +128,17 @@ class SharedLoader(Generic[T_co]):
         return full + bool(rest and not self.drop_last)
 
     def __iter__(self) -> Iterator[T_co]:
-        epoch, steps = self.epoch, self._steps
+        steps = self._steps
         assert steps is not None
-        self.epoch += 1
+        number = self.passes
+        self.passes += 1
+        for start in steps.starts(number):
+            yield from self._from(start, number, steps)
+
+    def _from(self, start: int, epoch: int, steps: Pass) -> Iterator[T_co]:
+        """Batches of a pass from number `start` on, until its end or until the chain has to form anew."""
         pieces: deque[Piece] = deque()
-        steps.enter(epoch)
-        self._plan = self._cut(epoch, pieces, steps)
+        self._plan = self._cut(start, epoch, pieces, steps)
         batches = self._load()
         open_step = False
         try:
@@ -134,19 +151,20 @@ class SharedLoader(Generic[T_co]):
                 steps.take(pieces.popleft())
                 open_step = True
                 yield cast(T_co, batch)
-                steps.end()
                 open_step = False
+                if not steps.end():
+                    return
         except GeneratorExit:  # the script left its loop early: its last step counts if it was one
             if open_step:
                 steps.end()
             raise
 
-    def _cut(self, epoch: int, pieces: "deque[Piece]", steps: Pass) -> Iterator[Tensor]:
+    def _cut(self, start: int, epoch: int, pieces: "deque[Piece]", steps: Pass) -> Iterator[Tensor]:
         """Row indices of each batch, leaving the piece they belong to in `pieces`."""
         rows = order(self._samples, self._seed, epoch, shuffle=self._shuffle)
-        for index in range(len(self)):
+        for index in range(start, len(self)):
             batch = rows[index * self.batch_size : (index + 1) * self.batch_size]
-            mine = piece(batch, steps.shares_at(index), self._rank)
+            mine = piece(batch, steps.shares_at(index - start), steps.rank, epoch, index)
             pieces.append(mine)
             yield mine.rows
 

@@ -1,66 +1,170 @@
-"""The process group: how ranks find each other, and how they part without hurting who is still at work."""
+"""One generation's process group: how ranks find each other, and how a rank lets go of one that is broken."""
 
 import atexit
 import contextlib
+import os
+import queue
+import socket
 import sys
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
+from typing import Any
 
+import psutil
+import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from daisychain.train.task import Task
+from daisychain.train.task import Formation
 
-LONG = timedelta(days=7)
-"""How long a rank that has finished waits for the others: as long as they work. Agents notice who is gone."""
-PARTING = timedelta(seconds=5)
+CONNECT = timedelta(seconds=20)
+"""How long a rank waits for the others while they connect; gloo takes up to five times as long."""
+STORE = timedelta(seconds=2)
+PATIENCE_S = 0.05
+EXCHANGE = timedelta(days=7)
+"""How long for another one's gradients: it may be scoring. Who is lost is noticed by heartbeats, much sooner."""
+
+
+class Listener:
+    """A socket bound to this node's own address, to serve the next generation's store from.
+
+    torch would listen on every address, and two processes could race for a port.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._socket: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """Where it listens. Raises OSError when this node doesn't have the address any more."""
+        if self._socket is None:
+            self._socket = socket.create_server((self._address, 0), backlog=64)
+        return int(self._socket.getsockname()[1])
+
+    def take(self) -> int:
+        """The socket's descriptor, now the taker's."""
+        _ = self.port
+        taken, self._socket = self._socket, None
+        assert taken is not None
+        return taken.detach()
+
+
+class WarmUp:
+    """Opens a store of this process's own, beside whatever else goes on, and throws it away.
+
+    The first connection asks a name server for the names of both ends; one that can't be reached costs six seconds.
+    They are spent while the script still loads, not while other ranks wait.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._thread = threading.Thread(target=self._open, args=(address,), name="warm-up", daemon=True)
+        self._thread.start()
+
+    def _open(self, address: str) -> None:
+        with contextlib.suppress(OSError, RuntimeError):
+            listener = Listener(address)
+            port = listener.port
+            TCPStore(address, port, 1, True, timeout=CONNECT, wait_for_workers=False, master_listen_fd=listener.take())
+
+    def wait(self) -> None:
+        self._thread.join()
 
 
 class Group:
-    """The group of one generation of a run; this process's only one."""
+    """A process group of gloo's, outside torch's list of groups: it can be left behind while it still connects."""
 
-    def __init__(self, task: Task, store: TCPStore) -> None:
-        self._task, self._store = task, store
+    def __init__(self) -> None:
+        self._before: set[Any] = set()
+        self._own: set[Any] | None = None
+        self._open = False
+        self.backend: Any = None
+        """ProcessGroupGloo, once it is formed."""
 
-    def leave(self) -> None:
-        """Wait until every rank has got here, then part. Rank 0 serves the store, so it goes last.
+    def form(self, formation: Formation, listener: Listener, given_up: Callable[[], bool]) -> None:
+        """Connect to all others. Raises RuntimeError (DistError, or gloo's own) when it doesn't come about.
 
-        Raises DistError when another rank ended before it got here.
+        given_up: asked all the time; gloo waits for a lost rank's answer, and no signal can end that. Its thread is
+        left to itself then.
         """
-        ranks, generation = range(self._task.world_size), self._task.generation
-        self._store.set(f"finished/{generation}/{self._task.rank}", "")
-        self._store.wait([f"finished/{generation}/{rank}" for rank in ranks], LONG)
-        with contextlib.suppress(RuntimeError):
-            dist.destroy_process_group()
-        with contextlib.suppress(RuntimeError):
-            if self._task.rank == 0:
-                self._store.wait([f"left/{generation}/{rank}" for rank in ranks if rank], PARTING)
-            else:
-                self._store.set(f"left/{generation}/{self._task.rank}", "")
+        self._before, self._own, self._open = _connections(), None, True
+        descriptor = listener.take() if formation.rank == 0 else None
+        found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=_connect, args=(formation, descriptor, given_up, found), daemon=True).start()
+        while True:
+            try:
+                self.backend = found.get(timeout=PATIENCE_S)
+                break
+            except queue.Empty:
+                if given_up():
+                    raise RuntimeError("another rank was lost while the ranks connected") from None
+        if isinstance(self.backend, Exception):
+            raise self.backend
+        self._own = _connections() - self._before
+
+    def form_by_environment(self) -> None:
+        """Take torchrun's group."""
+        join_by_environment()
+        self.backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+
+    def sever(self) -> None:
+        """Cut this process's own end of every connection, from any thread: what waits for a lost rank raises.
+
+        gloo itself would wait for its timeout, and can't be aborted. Connections of the script's own stay.
+        """
+        if not self._open:
+            return
+        now = _connections()
+        for fd, _, _ in now & self._own if self._own is not None else now - self._before:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as ours:
+                ours.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Part; the others notice if they are still at work."""
+        self._open, self.backend = False, None
 
 
-def join(task: Task) -> Group:
-    """Form the group of an agent's task. Raises RuntimeError (DistError, or gloo's own) when it doesn't come about."""
-    timeout = timedelta(seconds=task.timeout_s)
-    store = TCPStore(
-        task.master_address,
-        task.master_port,
-        task.world_size,
-        task.rank == 0,
-        timeout=timeout,
-        wait_for_workers=False,
-        # torch would listen on every address; the agent's socket is bound to one.
-        master_listen_fd=task.store_fd if task.rank == 0 and task.store_fd >= 0 else None,
-    )
-    dist.init_process_group(
-        "gloo",
-        store=PrefixStore(f"g{task.generation}", store),
-        rank=task.rank,
-        world_size=task.world_size,
-        timeout=timeout,
-    )
-    return Group(task, store)
+def _connect(formation: Formation, descriptor: int | None, given_up: Callable[[], bool], found: Any) -> None:
+    """Put a ProcessGroupGloo, or what went wrong, into `found`."""
+    try:
+        store = _store(formation, descriptor, given_up)
+        backend = dist.ProcessGroupGloo(
+            PrefixStore(f"g{formation.generation}", store), formation.rank, formation.world_size, CONNECT
+        )
+        backend._set_default_timeout(EXCHANGE)
+        found.put(backend)
+    except Exception as error:
+        found.put(error)
+
+
+def _store(formation: Formation, descriptor: int | None, given_up: Callable[[], bool]) -> TCPStore:
+    """The generation's store. A client would try for its whole timeout to reach a server that is gone."""
+    until = time.monotonic() + CONNECT.total_seconds()
+    while True:
+        try:
+            store = TCPStore(
+                formation.address,
+                formation.port,
+                formation.world_size,
+                formation.rank == 0,
+                timeout=STORE,
+                wait_for_workers=False,
+                master_listen_fd=descriptor,
+            )
+            store.set_timeout(CONNECT)
+            return store
+        except RuntimeError:
+            if formation.rank == 0 or given_up() or time.monotonic() > until:
+                raise
+
+
+def _connections() -> set[Any]:
+    """(descriptor, own address, other's address) of every TCP connection of this process."""
+    found = psutil.Process().net_connections("tcp")
+    return {(c.fd, c.laddr, c.raddr) for c in found if c.fd != -1 and c.raddr}
 
 
 def join_by_environment() -> None:
@@ -69,7 +173,7 @@ def join_by_environment() -> None:
     failed = _remember_failure()
 
     def part() -> None:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, ValueError):
             if not failed():
                 dist.barrier()
             dist.destroy_process_group()

@@ -11,6 +11,7 @@ import runpy
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -20,25 +21,35 @@ import msgspec
 
 from daisychain.errors import ScriptError
 from daisychain.train import blame, reports
-from daisychain.train.task import Task, adopt
+from daisychain.train.orders import Orders
+from daisychain.train.task import Task
 
 JOB = "job:"
 NICENESS = 5
+BEAT_S = 1.0
 
 
 def main() -> NoReturn:
     """Do what the first line of stdin says; never returns."""
     own_group()
     give_way()
-    orders, tell = take_pipes()
+    lines, tell = take_pipes()
     try:
-        task = msgspec.json.decode(orders.readline(), type=Task)
+        task = msgspec.json.decode(lines.readline(), type=Task)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         tell(reports.error("chain", type(error).__name__, f"the rank got no proper task: {error}"))
         end(1)
-    threading.Thread(target=obey, args=(orders, die), name="orders", daemon=True).start()
-    adopt(task, tell)
-    end(work(task, tell, Path.cwd()))
+    orders = Orders()
+    threading.Thread(target=orders.obey, args=(lines, die), name="orders", daemon=True).start()
+    threading.Thread(target=beat, args=(tell,), name="beat", daemon=True).start()
+    end(work(task, orders, tell, Path.cwd()))
+
+
+def beat(tell: reports.Tell) -> None:
+    """Say that this process isn't stopped, for ever."""
+    while True:
+        tell(reports.beat())
+        time.sleep(BEAT_S)
 
 
 def own_group() -> None:
@@ -68,16 +79,6 @@ def take_pipes() -> tuple[BinaryIO, reports.Tell]:
     return orders, reports.writer(reporting)
 
 
-def obey(orders: BinaryIO, stop: Callable[[], None]) -> None:
-    """Read orders until {"kind": "stop"} or their end, then stop. Anything else is ignored."""
-    for line in orders:
-        with contextlib.suppress(msgspec.DecodeError):
-            order = msgspec.json.decode(line)
-            if isinstance(order, dict) and order.get("kind") == "stop":
-                break
-    stop()
-
-
 def die() -> None:
     """End this process and all its children, at once."""
     for stream in (sys.stdout, sys.stderr):
@@ -88,11 +89,12 @@ def die() -> None:
     os._exit(1)
 
 
-def work(task: Task, tell: reports.Tell, folder: Path) -> int:
+def work(task: Task, orders: Orders, tell: reports.Tell, folder: Path) -> int:
     """Run the task's script to its end; the exit code. Nothing is raised: what ends the script is reported."""
     try:
         from daisychain.train import api
 
+        api.adopt(task, orders, tell)
         run = script_of(task, folder)
         tell(reports.started())
         try:
@@ -106,7 +108,6 @@ def work(task: Task, tell: reports.Tell, folder: Path) -> int:
         report = blame.describe(error, folder)
         tell(report or reports.error("chain", "SystemExit", "the rank ended early"))
         return 1
-    tell(reports.done())
     return 0
 
 

@@ -25,20 +25,48 @@ def started() -> Report:
     return {"kind": "started"}
 
 
-def joined() -> Report:
-    """The process group has formed."""
-    return {"kind": "joined"}
+def beat() -> Report:
+    """This process runs; every second."""
+    return {"kind": "beat"}
 
 
-def plan(epochs: int | None, steps: int | None, batch: int, shares: Sequence[int]) -> Report:
-    """What will be done: passes, steps of all passes, samples a step, and the first shares. None: unknown."""
-    return {"kind": "plan", "epochs": epochs, "steps": steps, "batch": batch, "shares": list(shares)}
+def waiting(port: int, generation: int, completed: int, why: str, recent: Sequence[Report] = ()) -> Report:
+    """This rank isn't in a generation and waits for the next.
+
+    port: where it would serve the store. generation: the last one it knew of. completed: steps in its state. why: what
+    ended that generation for this rank; empty when it was asked to. recent: the ledger's lines of the last steps, from a
+    checkpoint, for a head that was lost before it could write them down.
+    """
+    report: Report = {"kind": "waiting", "port": port, "generation": generation, "completed": completed, "why": why}
+    return report | {"recent": list(recent)} if recent else report
+
+
+def joined(generation: int, completed: int) -> Report:
+    """This generation has formed, and this rank's state is that of all: after `completed` steps."""
+    return {"kind": "joined", "generation": generation, "completed": completed}
+
+
+def plan(
+    epochs: int | None, steps: int | None, batch: int, shares: Sequence[int], samples: int, drop_last: bool
+) -> Report:
+    """What will be done: passes, steps of all passes, samples a step, and the first shares. None: unknown.
+
+    samples: of a whole pass. drop_last: whether a ragged last batch is left out.
+    """
+    return {
+        "kind": "plan", "epochs": epochs, "steps": steps, "batch": batch, "shares": list(shares), "samples": samples,
+        "drop_last": drop_last,
+    }  # fmt: skip
 
 
 def step(
     *,
     number: int,
+    generation: int,
     epoch: int,
+    index: int,
+    first: int,
+    digest: int,
     batch: int,
     share: int,
     shares: Sequence[int],
@@ -48,15 +76,20 @@ def step(
     loss: float | None,
     logged: Mapping[str, float],
 ) -> Report:
-    """One finished step; steps count from 1, epochs from 0.
+    """One finished step; steps count from 1, epochs and indices from 0.
 
+    index: the batch's number in its epoch. first: the place of its first sample in the epoch's order. digest: of the rows of the whole batch, for the ledger.
     compute: loading, forward, backward, optimizer. exposed: from the last gradient being ready to the exchange being
     over. batch, share, shares: of this very step, also when it is the ragged last one. loss: mean over the share.
     """
     report: Report = {
         "kind": "step",
         "step": number,
+        "generation": generation,
         "epoch": epoch,
+        "index": index,
+        "first": first,
+        "digest": digest,
         "batch": batch,
         "share": share,
         "shares": list(shares),
@@ -89,7 +122,7 @@ def error(origin: Origin, type: str, message: str, file: str = "", line: int | N
 
 
 def done() -> Report:
-    """The script ended well; the last report."""
+    """The script ended well; this process waits until all have."""
     return {"kind": "done"}
 
 

@@ -1,81 +1,260 @@
-"""One run's steps on one rank: weights, times, reports, and shares that follow the measurements. No torch."""
+"""One rank's way through a run, step by step: where it is, what its current piece weighs, and what is told of it.
 
-from collections.abc import Callable
+A step is complete once the sums of its gradients have arrived; then the script's own optimizer applies them. A step
+during which a rank is lost is dropped: the optimizer's step does nothing, what the forward pass changed is put back,
+and the loader gives the same global batch again once the chain has formed anew.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
+from typing import Any
 
-from daisychain.train import reports
-from daisychain.train.balance import Balancer, Schedule
+import torch
+from torch import Tensor
+
+from daisychain.errors import LinkError, ScriptError
+from daisychain.plan.shares import Cost, cut, equal, solve
+from daisychain.train import checkpoint, reports
+from daisychain.train.balance import COLD_STEPS, Balancer, Schedule, first_costs, typical
 from daisychain.train.batches import Piece
+from daisychain.train.crew import FRESH, Crew, Standing
 from daisychain.train.meter import Meter, Times
+from daisychain.train.randomness import begin_attempt
+from daisychain.train.reducer import fingerprint
+from daisychain.train.state import Training, digest
+
+LEDGER_LINES = 100
+"""Of the last steps, kept in checkpoints: more than what can be on the way to a head when that is lost."""
+HASH_EVERY = 50
+"""Steps between two comparisons of all replicas' parameters."""
+RECENT = 20
+"""Steps from which a rank's own speed is taken when a new generation needs first shares."""
 
 
 class Steps:
-    """Follows the main loader's steps; the comm hook asks it for the weight of the moment."""
+    """Follows the main loader's steps; the reducer asks it for the weight of the moment. One a process."""
 
     def __init__(
         self,
         *,
-        schedule: Schedule,
+        crew: Crew,
+        training: Training,
         meter: Meter,
-        balancer: Balancer | None,
-        lookahead: int,
         tell: reports.Tell,
-        opening: Callable[[], reports.Report],
+        seed: int,
+        follows: bool = True,
+        unequal: bool = True,
+        keeper: checkpoint.Keeper | None = None,
+        resume: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
-        """opening: builds the plan report, sent before the first step. lookahead: steps that are cut in advance."""
-        self._schedule, self._meter, self._balancer = schedule, meter, balancer
-        self._lookahead, self._tell, self._opening = lookahead, tell, opening
-        self.finished = 0
-        self._opened = False
-        self._first = self._epoch = 0
+        """follows: shares follow the measured speeds. unequal: they come from the nodes' speeds at all.
+
+        resume: reads the checkpoint to go on from, if there is one.
+        """
+        self._crew, self._training, self._meter, self._tell = crew, training, meter, tell
+        self.seed, self._follows, self._unequal, self._keeper = seed, follows, unequal, keeper
+        self._resume = resume
+        self._exchange = crew.exchange
+        self.finished = self._first = 0
+        self.epoch = self.index = 0
+        """The pass over the data, and the batch in it, that come next."""
+        self.turn = self.turn_pass = 0
+        """The script's own epoch (chain.epochs), and the pass over the data with which it began."""
+        self.epochs: int | None = None
+        """The script's number of epochs; None: unknown."""
+        self._drop_last = False
+        self._length = self._samples = self._lookahead = self._batch = 0
+        self._formed, self._fresh = False, True
+        self._planned: Schedule | None = None
+        self._balancer: Balancer | None = None
         self._piece: Piece | None = None
         self._weighed: Piece | None = None
+        self._previous: Piece | None = None
+        self._previous_s = 0.0
+        self._recent: list[float] = []
+        self._lines: deque[reports.Report] = deque(maxlen=LEDGER_LINES)
+        self.recent: list[reports.Report] = []
+        """The ledger's lines of the last steps, as a checkpoint had them."""
+        self._counted: float | None = None
+        self._board: list[float] = []
+        self._boundary = self._dropped = self._complete = self._skipping = False
+        self._odd_replica = False
+        self._before: _Before | None = None
         self._loss: float | None = None
         self._logged: dict[str, float] = {}
         self._diverged = False
 
+    # --- forming --------------------------------------------------------------------------------------
+
+    def attach(self, *, samples: int, drop_last: bool, batch: int, length: int, lookahead: int) -> None:
+        """The main loader: its samples, global batch, steps of a pass, and steps that it prepares ahead."""
+        self._drop_last = drop_last
+        self._samples, self._batch, self._length, self._lookahead = samples, batch, length, lookahead
+
+    @property
+    def has_loader(self) -> bool:
+        return self._length > 0
+
+    def ensure_formed(self) -> None:
+        """Be in a generation; waits for the other ranks the first time."""
+        if not self._formed:
+            self._formed = True
+            record = self._resume()
+            if record is not None:
+                self.restore(record)
+                self.recent = list(record["ledger"].get("recent", ()))
+            self.muster()
+
+    def muster(self) -> None:
+        """Form anew with whoever is there, and take shares for them."""
+        everyone = self._crew.muster(self)
+        self._boundary = self._odd_replica = self._fresh = self._dropped = False
+        self.recent = []
+        names = self._crew.formation.names
+        shares, known = self._first_shares(everyone)
+        self._lookahead = max(standing.lookahead for standing in everyone)
+        self._planned, self._previous = Schedule(shares), None
+        skip = COLD_STEPS if not self.finished else 1
+        self._balancer = Balancer(shares, known, names, skip=skip) if self._follows and len(names) > 1 else None
+        if self.has_loader:
+            self._tell(self._plan(shares))
+
+    def _plan(self, shares: tuple[int, ...]) -> reports.Report:
+        epochs = self.epochs
+        first = shares if self._samples >= self._batch else cut(self._samples, shares)
+        steps = None if epochs is None else epochs * self._length
+        return reports.plan(epochs, steps, self._batch, first, self._samples, self._drop_last)
+
+    def _first_shares(self, everyone: Sequence[Standing]) -> tuple[tuple[int, ...], list[Cost]]:
+        speeds = self._crew.formation.speeds
+        known = [Cost(fixed_s, per_sample_s) for fixed_s, per_sample_s in speeds]
+        usable = self._unequal and len(known) == len(everyone) and all(cost.per_sample_s > 0 for cost in known)
+        if not usable or len(everyone) == 1:
+            return equal(self._batch, len(everyone)), known or [Cost(0.0, 1.0) for _ in everyone]
+        measured = [standing.per_sample_ns / 1e9 for standing in everyone]
+        return solve(self._batch, first_costs(known, measured)), known
+
+    def standing(self) -> Standing:
+        per_sample_s = typical(self._recent) if self._recent else 0.0
+        behind = self._fresh or self._odd_replica
+        return Standing(
+            completed=FRESH if behind else self.finished,
+            per_sample_ns=round(per_sample_s * 1e9),
+            lookahead=self._lookahead,
+            samples=self._samples,
+            batch=self._batch,
+            model=fingerprint(self._training.models),
+        )
+
+    def capture(self) -> dict[str, Any]:
+        place = {name: getattr(self, name) for name in ("finished", "epoch", "index", "turn", "turn_pass")}
+        return {**place, "training": self._training.capture()}
+
+    def restore(self, captured: dict[str, Any]) -> None:
+        self._training.restore(captured["training"])
+        for name in ("finished", "epoch", "index", "turn", "turn_pass"):
+            setattr(self, name, int(captured[name]))
+        self._fresh = False
+
+    def save(self) -> None:
+        """Write a checkpoint of the last complete step, and wait until it is on the disk."""
+        if self._keeper is not None and not self._fresh:
+            self._keeper.write(self._record())
+            self._keeper.close(wait_s=60.0)
+
+    def _record(self) -> dict[str, Any]:
+        ledger = {"recent": list(self._lines)}
+        return {"v": checkpoint.VERSION, "step": self.finished, "ledger": ledger, **self.capture()}
+
     # --- for the loader ----------------------------------------------------------------------------
+
+    def starts(self, number: int) -> Iterator[int]:
+        """Where in pass `number` to begin, and begin again each time the chain has formed anew.
+
+        A pass that is done already, by those who were here before, has none.
+        """
+        self.ensure_formed()
+        if number > self.epoch:
+            self.epoch, self.index = number, 0
+        self._skipping = number < self.epoch
+        while self.epoch == number:
+            self._first = self.finished
+            yield self.index
+            if self._called:
+                self.muster()
 
     def shares_at(self, ahead: int) -> tuple[int, ...]:
         return self._schedule.at(self._first + ahead)
 
-    def enter(self, epoch: int) -> None:
-        if not self._opened:
-            self._opened = True
-            self._tell(self._opening())
-        self._first, self._epoch = self.finished, epoch
-
     def begin(self) -> None:
+        """The next batch is asked for."""
         self._meter.begin()
 
     def take(self, piece: Piece) -> None:
+        """It is there."""
         self._piece, self._loss, self._logged = piece, None, {}
+        self._dropped = self._complete = False
+        begin_attempt(self)
+        self._before = _Before(self._training) if not self._exchange.alone else None
         self.weigh(piece)
 
     def drop(self) -> None:
+        """There was no further batch."""
         self._meter.drop()
 
-    def end(self) -> None:
-        piece = self._piece
+    def end(self) -> bool:
+        """The step with it is over. False when the loader must stop: the chain forms anew."""
+        piece, self._piece = self._piece, None
         if piece is None:
-            return
-        self._piece = None
+            return True
         times = self._meter.end()
-        self.finished += 1
+        if self._is_lost:
+            if self._before is not None:
+                self._before.put_back()
+            return False
+        self._advance(piece, times)
         self._report(piece, times)
-        if self._balancer is not None:
-            change = self._balancer.observe(piece.shares, piece.batch, times.compute_s)
-            if change is not None:
-                shares, reason = change
-                first = self.finished + self._lookahead
-                self._schedule.change(first, shares)
-                self._tell(reports.shares(first + 1, shares, reason))
+        self._lines.append(self._ledger_line(piece))
+        self._balance(piece, times)
+        if self._keeper is not None and self._keeper.due(time.monotonic()):
+            self._keeper.write(self._record())
+        return not self._called
+
+    def _advance(self, piece: Piece, times: Times) -> None:
+        self.finished += 1
+        self.index += 1
+        if self.index >= self._length:
+            self.epoch, self.index = self.epoch + 1, 0
+        if piece.share:
+            self._recent = [*self._recent[1 - RECENT :], times.compute_s / piece.share]
+
+    @property
+    def _called(self) -> bool:
+        return self._boundary or self._odd_replica or self._crew.called
+
+    def _balance(self, piece: Piece, times: Times) -> None:
+        """All ranks' times of the step before came along with this one's gradients."""
+        previous, self._previous, self._previous_s = self._previous, piece, times.compute_s
+        if self._balancer is None or previous is None or not self._board:
+            return
+        change = self._balancer.observe(previous.shares, previous.batch, self._times)
+        if change is not None:
+            shares, reason = change
+            first = self.finished + self._lookahead
+            self._schedule.change(first, shares)
+            self._tell(reports.shares(first + 1, shares, reason))
 
     def _report(self, piece: Piece, times: Times) -> None:
         self._tell(
             reports.step(
                 number=self.finished,
-                epoch=self._epoch,
+                generation=self._exchange.generation,
+                epoch=piece.epoch,
+                index=piece.number,
+                first=piece.number * self._batch,
+                digest=piece.digest,
                 batch=piece.batch,
                 share=piece.share,
                 shares=piece.shares,
@@ -87,31 +266,142 @@ class Steps:
             )
         )
 
+    def _ledger_line(self, piece: Piece) -> reports.Report:
+        """As run/ledger.py wants it; the digest in words, for it may be larger than what others take for a number."""
+        return {
+            "step": self.finished, "epoch": piece.epoch, "index": piece.number, "first": piece.number * self._batch,
+            "batch": piece.batch, "digest": str(piece.digest), "generation": self._exchange.generation,
+            "shares": dict(zip(self._crew.formation.names, piece.shares, strict=True)),
+        }  # fmt: skip
+
+    @property
+    def _schedule(self) -> Schedule:
+        if self._planned is None:  # a further loader's pass before the first generation
+            return Schedule(equal(self._batch or 1, self._crew.formation.world_size))
+        return self._planned
+
     @property
     def shares_now(self) -> tuple[int, ...]:
         """The shares of the step that comes next, or is being done."""
         return self._schedule.at(self.finished)
 
-    # --- for the comm hook -------------------------------------------------------------------------
+    @property
+    def rank(self) -> int:
+        return self._crew.formation.rank
+
+    # --- where this rank stands (place.Place) ---------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        return self.finished
+
+    @property
+    def first(self) -> int:
+        return self._weighed.first if self._weighed is not None else 0
+
+    @property
+    def share(self) -> int:
+        return self._weighed.share if self._weighed is not None else 1
+
+    @property
+    def batch(self) -> int:
+        return self._weighed.batch if self._weighed is not None else self.world_size
 
     @property
     def weight(self) -> float:
         """This rank's part of the newest batch. Before the first: all ranks alike."""
-        if self._weighed is not None:
-            return self._weighed.share / self._weighed.batch
-        return 1 / len(self.shares_now)
+        if self._counted is not None:
+            return self._counted
+        return self.share / self.batch
+
+    @property
+    def world_size(self) -> int:
+        return self._exchange.world_size
+
+    def total(self, values: Tensor) -> Tensor:
+        return self._exchange.total(values)
 
     def weigh(self, piece: Piece) -> None:
         """Gradients from now on come from this piece."""
-        self._weighed = piece
+        self._weighed, self._counted = piece, None
+
+    def count(self, targets: float) -> None:
+        """Gradients from now on weigh by a number of targets instead of samples."""
+        mine = float(targets) if self.share else 0.0
+        everyone = float(self._exchange.total(torch.tensor([mine], dtype=torch.float64)))
+        self._counted = mine / everyone if everyone else 0.0
+
+    # --- for the reducer -----------------------------------------------------------------------------
+
+    whole = True
 
     def ready(self) -> None:
         self._meter.ready()
 
     def reduced(self) -> None:
+        """The exchange is over, one way or the other."""
         self._meter.reduced()
+        if self._exchange.broken:
+            self._dropped = True
+            if not self.has_loader:
+                raise LinkError(
+                    f"lost the connection to another node: {self._exchange.broken}",
+                    "Give chain.prepare the DataLoader: then the chain goes on without it",
+                )
 
-    # --- for the script ----------------------------------------------------------------------------
+    def bulletin(self) -> list[float]:
+        """What every rank must know of all others: share, step, wish for a boundary, times, hashes of parameters."""
+        me, size = self.rank, self.world_size
+        times, hashes = [0.0] * size, [0.0] * size
+        times[me] = self._previous_s
+        if self._compares:
+            hashes[me] = float(digest(self._training.models))
+        share = self._piece.share if self._piece is not None else 0
+        return [float(share), float(self.finished), float(self._crew.wants_boundary), *times, *hashes]
+
+    @property
+    def _compares(self) -> bool:
+        return self.finished % HASH_EVERY == HASH_EVERY - 1
+
+    def posted(self, bulletin: list[float]) -> None:
+        """Everybody's bulletins, summed; so this step has everybody's gradients. Raises ScriptError when it can't be.
+
+        The shares must add up to the batch: the proof that each sample is in, once.
+        """
+        self._complete, self._board = True, bulletin
+        share, step, wish = bulletin[:3]
+        if self._piece is not None and (share, step) != (self._piece.batch, self.finished * self.world_size):
+            raise ScriptError(
+                f"the nodes are not at the same step {self.finished + 1}, with {share:.0f} of {self._piece.batch} samples",
+                "Every batch needs the same number of backward passes on every node",
+            )
+        self._boundary = self._boundary or wish > 0
+        if self._compares:
+            self._look_at(bulletin[3 + self.world_size :])
+
+    @property
+    def _times(self) -> list[float]:
+        return self._board[3 : 3 + self.world_size]
+
+    def _look_at(self, hashes: Sequence[float]) -> None:
+        """Replicas that differ from the majority take its state; all form anew at this step's end."""
+        right = max(hashes, key=lambda value: (hashes.count(value), -hashes.index(value)))
+        odd = [self._crew.formation.names[rank] for rank, value in enumerate(hashes) if value != right]
+        if odd:
+            self._odd_replica = hashes[self.rank] != right
+            self._boundary = True
+            self._tell(reports.note(f"the parameters on {', '.join(odd)} differ from the others' and are replaced"))
+
+    # --- for the optimizer and the script --------------------------------------------------------------
+
+    @property
+    def _is_lost(self) -> bool:
+        return self._dropped or bool(self._exchange.broken and not self._complete)
+
+    @property
+    def live(self) -> bool:
+        """Whether optimizers and schedulers may act: not in a dropped step, nor in a pass that is done already."""
+        return not (self._skipping or self._is_lost)
 
     def log(self, loss: float | None, more: dict[str, float]) -> None:
         """Values of the current step; a loss that isn't a number is reported as unknown, and said once."""
@@ -124,6 +414,21 @@ class Steps:
         self._logged |= {name: value for name, value in more.items() if isfinite(value)}
 
 
+class _Before:
+    """What a forward pass changes, as it was before: buffers and the random state."""
+
+    def __init__(self, training: Training) -> None:
+        self._buffers = [buffer for model in training.models for buffer in model.buffers()]
+        self._copies = [buffer.clone() for buffer in self._buffers]
+        self._random = torch.get_rng_state()
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for buffer, copy in zip(self._buffers, self._copies, strict=True):
+                buffer.copy_(copy)
+        torch.set_rng_state(self._random)
+
+
 class Uncounted:
     """For further loaders (a second dataset): cut by the shares that are valid when a pass begins, not measured."""
 
@@ -131,11 +436,16 @@ class Uncounted:
         self._steps = steps
         self._shares: tuple[int, ...] = ()
 
+    @property
+    def rank(self) -> int:
+        return self._steps.rank
+
+    def starts(self, number: int) -> Iterator[int]:
+        self._shares = self._steps.shares_now
+        yield 0
+
     def shares_at(self, ahead: int) -> tuple[int, ...]:
         return self._shares
-
-    def enter(self, epoch: int) -> None:
-        self._shares = self._steps.shares_now
 
     def begin(self) -> None:
         pass
@@ -143,8 +453,8 @@ class Uncounted:
     def take(self, piece: Piece) -> None:
         self._steps.weigh(piece)
 
-    def end(self) -> None:
-        pass
+    def end(self) -> bool:
+        return True
 
     def drop(self) -> None:
         pass

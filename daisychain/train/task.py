@@ -8,82 +8,66 @@ from typing import Any, Literal
 import msgspec
 
 from daisychain.errors import ConfigError
-from daisychain.train import reports
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's orders, as the agent writes them to its stdin."""
+class Formation(msgspec.Struct, frozen=True, kw_only=True):
+    """Who trains together in one generation, and as which rank this process does."""
 
-    rank: int = 0
-    world_size: int = 1
-    master_address: str = ""
-    master_port: int = 0
-    store_fd: int = -1
-    """A listening socket to serve the store from; rank 0 only, -1: none."""
     generation: int = 0
-    names: tuple[str, ...] = ()
+    rank: int = 0
+    names: tuple[str, ...] = ("",)
     """Node name of every rank."""
     speeds: tuple[tuple[float, float], ...] = ()
     """(fixed_s, per_sample_s) of every rank's reference step; empty: equal shares, never changed."""
+    address: str = ""
+    """Where rank 0 serves the store."""
+    port: int = 0
+
+    @property
+    def world_size(self) -> int:
+        return len(self.names)
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's orders, as the agent writes them to its stdin; who trains with it comes later, as a Formation."""
+
+    rank: int = 0
+    """At launch; generations may number otherwise."""
+    names: tuple[str, ...] = ("",)
+    """Node name of every rank at launch."""
+    address: str = "127.0.0.1"
+    """This node's own address: where it would serve a store."""
     script: str = ""
     """Path below the working directory, or job:NAME."""
     args: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
-    """seed, batch, epochs, equal (equal shares, never changed), rebalance (False: the first shares stay)."""
+    """seed, batch, epochs, sync, equal (equal shares, never changed), rebalance (False: the first shares stay)."""
     slowdown: float = 1.0
     threads: int = 0
     """CPU threads; 0: every core this process may use."""
-    timeout_s: float = 1800.0
     output: str = ""
     """Folder for results; empty: the working directory."""
+    checkpoints: str = ""
+    """Folder for checkpoints; empty: none are written."""
+    resume: bool = False
+    """Go on from the newest checkpoint there, if there is one."""
     launcher: Literal["alone", "torchrun", "agent"] = "agent"
-
-    @property
-    def name(self) -> str:
-        """This rank's node, for people."""
-        return self.name_of(self.rank)
-
-    def name_of(self, rank: int) -> str:
-        """A rank's node name, or 'rank N' where there is none."""
-        return self.names[rank] if rank < len(self.names) else f"rank {rank}"
 
     @property
     def folder(self) -> Path:
         return Path(self.output) if self.output else Path.cwd()
 
 
-class Orders:
-    """The task of this process and who hears its reports. One per process."""
-
-    task: Task | None = None
-    tell: reports.Tell = staticmethod(reports.silent)
-
-
-def adopt(task: Task, tell: reports.Tell) -> None:
-    """Make this the task of the process; before the script's first `daisychain.init()`."""
-    Orders.task = task
-    Orders.tell = staticmethod(tell)
-
-
-def current(environment: Mapping[str, str] = os.environ) -> Task:
-    """The adopted task, else what the environment says.
-
-    Raises ConfigError naming the variable when one isn't a number.
-    """
-    if Orders.task is not None:
-        return Orders.task
+def from_environment(environment: Mapping[str, str] = os.environ) -> Task:
+    """The task of a script that no agent started. Raises ConfigError naming the variable when one isn't a number."""
     settings = {
         name: _number(environment, variable)
         for name in ("seed", "batch", "epochs")
         if (variable := f"DAISYCHAIN_{name.upper()}") in environment
     }
     if all(name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
-        return Task(
-            rank=_number(environment, "RANK"),
-            world_size=_number(environment, "WORLD_SIZE"),
-            settings=settings,
-            launcher="torchrun",
-        )
+        names = tuple(f"rank {rank}" for rank in range(_number(environment, "WORLD_SIZE")))
+        return Task(rank=_number(environment, "RANK"), names=names, settings=settings, launcher="torchrun")
     return Task(settings=settings, launcher="alone")
 
 

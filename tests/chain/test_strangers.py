@@ -181,12 +181,14 @@ def test_interrupting_the_command_ends_the_run(chain: Any) -> None:
     nothing_left(chain, "head", "mid")
 
 
-def test_a_killed_worker_leaves_no_rank(chain: Any) -> None:
+def test_a_killed_worker_leaves_no_rank_and_the_head_goes_on(chain: Any) -> None:
     run = launch(chain)
     os.kill(chain.agent_pid("mid"), signal.SIGKILL)
     nothing_left(chain, "mid")
-    assert run.wait(40) == 1
-    assert "mid" in run.err.read_text()
+    seen = chain.steps_of(run)
+    chain.until(lambda: chain.steps_of(run) > seen + 5, 20, run.err.read_text)
+    assert chain.on("head", "stop").exit == 0
+    assert run.wait(20) == 130
     nothing_left(chain, "head")
     assert chain.on("mid", "join", "--headless").exit == 0
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from daisychain.errors import UsageError
 from daisychain.facts import NodeStep, RunSpec, RunState
 from daisychain.run import folder as folder_module
-from daisychain.run.folder import RunFolder
+from daisychain.run.folder import OWN_FILES, RunFolder, read_spec
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,13 +41,57 @@ def parsed(path: Path) -> dict[str, Any]:
 
 
 def test_a_new_folder_has_its_files(made: RunFolder) -> None:
-    assert {p.name for p in made.path.iterdir()} == {"checkpoints", "metrics.jsonl", "events.jsonl"}
+    assert {p.name for p in made.path.iterdir()} == {"checkpoints", "metrics.jsonl", "events.jsonl", "ledger.jsonl"}
     assert (made.path / "checkpoints").is_dir()
+    assert {p.name for p in made.path.iterdir() if p.is_file()} <= set(OWN_FILES)
 
 
 def test_a_folder_is_never_used_twice(made: RunFolder) -> None:
     with pytest.raises(FileExistsError):
         RunFolder(made.path)
+
+
+def test_a_resumed_run_goes_on_in_its_files(made: RunFolder) -> None:
+    made.metric({"v": 1, "step": 1})
+    made.event(0.5, "launched")
+    made.close()
+    again = RunFolder(made.path, again=True)
+    again.metric({"v": 1, "step": 2})
+    again.close()
+    assert [line["step"] for line in lines(made.path / "metrics.jsonl")] == [1, 2]
+    assert len(lines(made.path / "events.jsonl")) == 1
+
+
+def test_a_run_to_resume_is_read_as_it_was_launched(made: RunFolder) -> None:
+    spec = RunSpec(job="script", path="/a/train.py", args=("--lr", "0.1"), batch=64, seed=3, nodes=("old",))
+    made.launch(spec, {"run": "r", "chain": ["head"], "torch": None})
+    assert read_spec(made.path.parent, made.path.name) == spec
+
+
+def test_a_run_that_is_not_here_cannot_be_resumed_and_the_newest_is_named(made: RunFolder) -> None:
+    with pytest.raises(UsageError, match="no run 'x'") as none:
+        read_spec(made.path.parent, "x")
+    assert "No run was launched" in none.value.remedy
+    made.launch(RunSpec(job="script", path="/a"), {})
+    with pytest.raises(UsageError) as one:
+        read_spec(made.path.parent, "x")
+    assert made.path.name in one.value.remedy
+
+
+@pytest.mark.parametrize("text", ["job =", "job = 3", 'job = "no such job"', 'job = "script"\nseed = "x"'])
+def test_a_run_file_that_is_damaged_is_said(made: RunFolder, text: str) -> None:
+    (made.path / "run.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="can't be read"):
+        read_spec(made.path.parent, made.path.name)
+
+
+def test_a_steps_line_goes_into_the_ledger_too(made: RunFolder) -> None:
+    order = {"epoch": 0, "index": 0, "first": 0, "digest": 7}
+    nodes = {"head": {"share": 3, "compute_ms": 1.0}, "old": {"share": 1, "compute_ms": None}}
+    made.metric({"v": 1, "step": 1, "batch": 4, "generation": 2, "order": order, "nodes": nodes})
+    (line,) = lines(made.path / "ledger.jsonl")
+    assert line == {"v": 1, "step": 1, "batch": 4, "generation": 2, **order, "shares": {"head": 3, "old": 1}}
+    assert "order" not in lines(made.path / "metrics.jsonl")[0]
 
 
 def test_what_was_launched_reads_back(made: RunFolder) -> None:

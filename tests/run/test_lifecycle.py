@@ -17,15 +17,16 @@ def tracker(*names: str) -> Tracker:
     return made
 
 
-def step(number: int, share: int, **other: Any) -> dict[str, Any]:
-    facts = {"compute_ms": 8.0, "exposed_ms": 2.0, "step_ms": 10.0, "loss": 1.0, "epoch": 0}
-    return {"kind": "step", "step": number, "share": share, **facts, **other}
+def step(number: int, *shares: int, rank: int = 0, **other: Any) -> dict[str, Any]:
+    """A rank's report of a step that was cut by `shares`."""
+    facts = {"compute_ms": 8.0, "exposed_ms": 2.0, "step_ms": 10.0, "loss": 1.0, "epoch": 0, "generation": 0}
+    return {"kind": "step", "step": number, "share": shares[rank], "shares": list(shares), **facts, **other}
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_a_step_is_complete_once_all_ranks_reported_it_in_any_order(order: tuple[int, ...]) -> None:
     made = tracker("a", "b", "c")
-    lines = [made.report(rank, step(1, 10 * (rank + 1)), 101.0) for rank in order]
+    lines = [made.report(rank, step(1, 10, 20, 30, rank=rank), 101.0) for rank in order]
     assert lines[:2] == [None, None]
     line = lines[2]
     assert line is not None
@@ -36,9 +37,9 @@ def test_a_step_is_complete_once_all_ranks_reported_it_in_any_order(order: tuple
 
 def test_a_rank_that_is_a_step_ahead_completes_nothing() -> None:
     made = tracker()
-    assert made.report(0, step(1, 5), 101.0) is None
-    assert made.report(0, step(2, 5), 102.0) is None
-    first, second = made.report(1, step(1, 3), 103.0), made.report(1, step(2, 3), 104.0)
+    assert made.report(0, step(1, 5, 3), 101.0) is None
+    assert made.report(0, step(2, 5, 3), 102.0) is None
+    first, second = (made.report(1, step(number, 5, 3, rank=1), 102.0 + number) for number in (1, 2))
     assert (first or {})["step"] == 1
     assert (second or {})["step"] == 2
     assert made.state(104.0).step == 2
@@ -46,16 +47,17 @@ def test_a_rank_that_is_a_step_ahead_completes_nothing() -> None:
 
 def test_a_rank_that_reports_twice_counts_once() -> None:
     made = tracker()
-    made.report(0, step(1, 5), 101.0)
-    assert made.report(0, step(1, 6), 101.0) is None
-    line = made.report(1, step(1, 3), 101.0)
-    assert (line or {})["batch"] == 9
+    made.report(0, step(1, 5, 3), 101.0)
+    assert made.report(0, step(1, 5, 3, compute_ms=9.0), 101.0) is None
+    line = made.report(1, step(1, 5, 3, rank=1), 101.0)
+    assert (line or {})["batch"] == 8
+    assert (line or {})["nodes"]["head"]["compute_ms"] == 9.0
 
 
 def test_the_smallest_exposed_time_is_the_exchange_and_the_rest_is_waiting() -> None:
     made = tracker()
-    made.report(0, step(1, 5, exposed_ms=30.0, compute_ms=10.0), 101.0)
-    line = made.report(1, step(1, 3, exposed_ms=4.5, compute_ms=35.5, step_ms=41.0), 101.0)
+    made.report(0, step(1, 5, 3, exposed_ms=30.0, compute_ms=10.0), 101.0)
+    line = made.report(1, step(1, 5, 3, rank=1, exposed_ms=4.5, compute_ms=35.5, step_ms=41.0), 101.0)
     assert line is not None
     assert line["nodes"]["head"] == {"share": 5, "compute_ms": 10.0, "sync_ms": 4.5, "wait_ms": 25.5}
     assert line["nodes"]["old"] == {"share": 3, "compute_ms": 35.5, "sync_ms": 4.5, "wait_ms": 0.0}
@@ -66,8 +68,9 @@ def test_the_smallest_exposed_time_is_the_exchange_and_the_rest_is_waiting() -> 
 def test_a_steps_parts_add_up(parts: list[tuple[int, float, float]]) -> None:
     made = tracker(*(f"n{number}" for number in range(len(parts))))
     line = None
-    for rank, (share, loss, exposed) in enumerate(parts):
-        line = made.report(rank, step(1, share, loss=loss, exposed_ms=exposed), 101.0)
+    shares = [share for share, _, _ in parts]
+    for rank, (_, loss, exposed) in enumerate(parts):
+        line = made.report(rank, step(1, *shares, rank=rank, loss=loss, exposed_ms=exposed), 101.0)
     assert line is not None
     assert line["batch"] == sum(share for share, _, _ in parts)
     if line["batch"]:
@@ -82,8 +85,8 @@ def test_a_steps_parts_add_up(parts: list[tuple[int, float, float]]) -> None:
 
 def test_a_rank_without_samples_has_no_say_in_the_loss_or_the_speeds() -> None:
     made = tracker()
-    made.report(0, step(1, 8, loss=2.0), 101.0)
-    line = made.report(1, step(1, 0, loss=99.0, compute_ms=0.0), 101.0)
+    made.report(0, step(1, 8, 0, loss=2.0), 101.0)
+    line = made.report(1, step(1, 8, 0, rank=1, loss=99.0, compute_ms=0.0), 101.0)
     assert (line or {})["loss"] == 2.0
     assert made.node_speeds == {"head": pytest.approx(1000.0)}
 
@@ -98,7 +101,7 @@ def test_a_loss_that_nobody_logged_is_unknown() -> None:
 
 def test_the_warm_up_is_left_out_of_the_throughput() -> None:
     made = tracker("a")
-    times = {0: 150.0, 1: 190.0, 2: 200.0, 3: 201.0, 4: 202.0}
+    times = {1: 190.0, 2: 200.0, 3: 201.0, 4: 202.0}
     for number, now in times.items():
         made.report(0, step(number, 64), now)
         if number <= WARMUP_STEPS:
@@ -108,9 +111,9 @@ def test_the_warm_up_is_left_out_of_the_throughput() -> None:
 
 def test_the_speedup_compares_with_the_fastest_nodes_own_computing() -> None:
     made = tracker("fast", "slow")
-    for number in range(4):
-        made.report(0, step(number, 80, compute_ms=80.0), 100.0 + number / 10)
-        made.report(1, step(number, 40, compute_ms=80.0), 100.0 + number / 10)
+    for number in range(1, 5):
+        for rank in (0, 1):
+            made.report(rank, step(number, 80, 40, rank=rank, compute_ms=80.0), 100.0 + number / 10)
     assert made.node_speeds == {"fast": pytest.approx(1000.0), "slow": pytest.approx(500.0)}
     assert made.samples_per_second == pytest.approx(1200.0)
     assert made.speedup == pytest.approx(1.2)
@@ -147,17 +150,17 @@ def test_the_rest_is_estimated_from_recent_steps() -> None:
 def test_a_nodes_medians_are_of_full_batches_only() -> None:
     made = tracker("a", "b")
     for number in range(1, 6):
-        made.report(0, step(number, 60, compute_ms=6.0), 101.0)
-        made.report(1, step(number, 40, compute_ms=9.0), 101.0)
-    made.report(0, step(6, 2, compute_ms=0.1), 102.0)
-    made.report(1, step(6, 1, compute_ms=0.1), 102.0)
+        made.report(0, step(number, 60, 40, compute_ms=6.0), 101.0)
+        made.report(1, step(number, 60, 40, rank=1, compute_ms=9.0), 101.0)
+    for rank in (0, 1):
+        made.report(rank, step(6, 2, 1, rank=rank, compute_ms=0.1), 102.0)
     assert [(part.share, part.compute_ms) for part in made.state(102.0).nodes] == [(60, 6.0), (40, 9.0)]
     assert made.state(102.0).batch == 3
 
 
 def test_histories_are_bounded() -> None:
     made = tracker("a")
-    for number in range(5000):
+    for number in range(1, 5000):
         made.report(0, step(number, 8, loss=float(number)), 101.0 + number)
         made.note(f"line {number}", 101.0 + number)
     state = made.state(6000.0)
@@ -179,6 +182,67 @@ def test_a_thinned_history_keeps_the_first_point_and_even_distances(limit: int, 
     if count:
         assert steps[0] == 0
     assert len({b - a for a, b in itertools.pairwise(steps)}) <= 1
+
+
+# --- generations --------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_of_the_seats_of_its_generation() -> None:
+    made = tracker("a", "b", "c")
+    assert made.form(1, (0, 1, 2), 0) == []
+    for seat in (0, 1):
+        assert made.report(seat, step(1, 5, 3, 2, rank=seat, generation=1), 101.0) is None
+    assert made.report(2, step(1, 5, 3, 2, rank=2, generation=1), 101.0) is not None
+    assert made.form(2, (2, 0), 1) == []
+    made.report(2, step(2, 7, 3, rank=0, generation=2), 102.0)
+    line = made.report(0, step(2, 7, 3, rank=1, generation=2), 102.0)
+    assert line is not None
+    assert {name: part["share"] for name, part in line["nodes"].items()} == {"c": 7, "a": 3}
+    assert line["generation"] == 2
+
+
+def test_a_step_whose_last_reports_were_lost_with_their_rank_is_in_the_books_with_unknown_times() -> None:
+    made = tracker("a", "b")
+    made.form(1, (0, 1), 0)
+    made.report(0, step(1, 5, 3, generation=1), 101.0)
+    (line,) = made.form(2, (0,), 1)
+    assert (line["step"], line["batch"], line["generation"]) == (1, 8, 1)
+    assert line["nodes"]["b"] == {"share": 3, "compute_ms": None, "sync_ms": 2.0, "wait_ms": None}
+    assert made.state(102.0).step == 1
+    assert [part.compute_ms for part in made.state(102.0).nodes] == [8.0, None]
+    assert made.report(1, step(1, 5, 3, rank=1, generation=1), 102.0) is None
+    assert made.step == 1
+
+
+def test_a_step_that_was_dropped_is_not_in_the_books_until_it_is_done_again() -> None:
+    made = tracker("a", "b")
+    made.form(1, (0, 1), 0)
+    made.report(0, step(1, 5, 3, generation=1), 101.0)
+    assert made.form(2, (0,), 0) == []
+    assert made.step == 0
+    line = made.report(0, step(1, 8, generation=2), 103.0)
+    assert (line or {})["step"] == 1
+
+
+def test_a_resumed_run_counts_on_from_its_checkpoint_and_one_that_fell_back_does_steps_again() -> None:
+    made = tracker("a")
+    made.form(1, (0,), 30)
+    assert made.step == 30
+    assert made.report(0, step(30, 8, generation=1), 101.0) is None
+    assert made.report(0, step(31, 8, generation=1), 101.0) is not None
+    assert made.form(2, (0,), 12) == []
+    assert made.step == 12
+    assert (made.report(0, step(13, 8, generation=2), 102.0) or {})["step"] == 13
+
+
+def test_who_speaks_for_a_generation_is_its_first() -> None:
+    made = tracker("a", "b")
+    made.form(1, (1, 0), 0)
+    plan = {"kind": "plan", "steps": 4, "epochs": 1, "batch": 8, "shares": [6, 2]}
+    made.report(0, {**plan, "steps": 99}, 101.0)
+    assert made.state(101.0).steps is None
+    made.report(1, plan, 101.0)
+    assert made.state(101.0).steps == 4
 
 
 def test_the_log_says_when_since_the_launch() -> None:

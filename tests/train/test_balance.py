@@ -3,7 +3,7 @@
 import pytest
 
 from daisychain.plan.shares import Cost
-from daisychain.train.balance import COLD_STEPS, FIRST_WINDOW, WINDOW, Balancer, Schedule, typical
+from daisychain.train.balance import COLD_STEPS, FIRST_WINDOW, WINDOW, Balancer, Schedule, first_costs, typical
 
 
 def test_a_change_is_valid_from_its_step_on():
@@ -14,32 +14,63 @@ def test_a_change_is_valid_from_its_step_on():
     assert [schedule.at(index) for index in (8, 9)] == [(8, 2), (7, 3)]
 
 
-def balancer(asked, times=(1.0, 2.0)):
-    def gather(value):
-        asked.append(value)
-        return times
-
-    return Balancer((50, 50), [Cost(0, 1), Cost(0, 1)], ["head", "old"], gather)
+TIMES = (1.0, 2.0)
 
 
-def test_the_first_window_is_short_and_changes_at_once():
-    asked: list[float] = []
-    subject = balancer(asked)
-    answers = [subject.observe((50, 50), 100, 1.0) for _ in range(COLD_STEPS + FIRST_WINDOW)]
-    assert answers[:-1] == [None] * (COLD_STEPS + FIRST_WINDOW - 1)
+def balancer(**more):
+    return Balancer((50, 50), [Cost(0, 1), Cost(0, 1)], ["head", "old"], **more)
+
+
+@pytest.mark.parametrize("skip", [COLD_STEPS, 0])
+def test_the_first_window_is_short_and_changes_at_once(skip):
+    subject = balancer(skip=skip)
+    answers = [subject.observe((50, 50), 100, TIMES) for _ in range(skip + FIRST_WINDOW)]
+    assert answers[:-1] == [None] * (skip + FIRST_WINDOW - 1)
     assert answers[-1] == ((67, 33), "old is 49% slower: 50 -> 33 samples")
-    assert asked == [1.0]
+
+
+def test_cold_steps_are_left_out():
+    subject = balancer()
+    answers = [subject.observe((50, 50), 100, (9.0, 1.0)) for _ in range(COLD_STEPS)]
+    answers += [subject.observe((50, 50), 100, TIMES) for _ in range(FIRST_WINDOW)]
+    assert answers[-1][0] == (67, 33)
 
 
 def test_ragged_batches_and_steps_cut_by_older_shares_do_not_count():
-    asked: list[float] = []
-    subject = balancer(asked)
+    subject = balancer()
     for _ in range(COLD_STEPS + FIRST_WINDOW):
-        subject.observe((50, 50), 100, 1.0)
+        subject.observe((50, 50), 100, TIMES)
     for _ in range(2 * WINDOW):
-        assert subject.observe((50, 50), 100, 1.0) is None
-        assert subject.observe((67, 33), 40, 1.0) is None
-    assert len(asked) == 1
+        assert subject.observe((50, 50), 100, (1.0, 9.0)) is None
+        assert subject.observe((67, 33), 40, (1.0, 9.0)) is None
+    answers = [subject.observe((67, 33), 100, (1.0, 9.0)) for _ in range(WINDOW)]
+    assert answers[-2] is None
+
+
+def test_all_ranks_decide_alike_from_the_same_times():
+    subjects = [balancer() for _ in range(3)]
+    shares, changes = (50, 50), 0
+    for number in range(400):
+        times = (shares[0] * (1.0 + number % 3), shares[1] * (2.0 + number % 5 + number // 100))
+        (answer,) = {subject.observe(shares, 100, times) for subject in subjects}
+        if answer is not None:
+            shares, changes = answer[0], changes + 1
+    assert changes > 1
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ((0.0, 0.0), (1.0, 2.0)),
+        ((3.0, 8.0), (3.0, 8.0)),
+        ((3.0, 0.0), (3.0, 6.0)),
+        ((0.0, 1.0), (0.5, 1.0)),
+    ],
+)
+def test_a_generation_begins_with_measured_speeds_and_scales_the_known_ones_of_others(measured, expected):
+    costs = first_costs([Cost(0.7, 1.0), Cost(0.1, 2.0, cap=9)], measured)
+    assert [cost.per_sample_s for cost in costs] == list(expected)
+    assert [(cost.fixed_s, cost.cap) for cost in costs] == [(0.0, None), (0.0, 9)]
 
 
 def test_a_typical_time_counts_stalls_but_bounds_accidents():

@@ -18,6 +18,7 @@ from torch.utils.data import (
 
 from daisychain.errors import ScriptError
 from daisychain.train.batches import SharedLoader, order, piece
+from daisychain.train.state import mixed
 
 pytestmark = pytest.mark.torch
 
@@ -25,16 +26,22 @@ pytestmark = pytest.mark.torch
 class Follower:
     """The shares by step, and what a loader said."""
 
-    def __init__(self, shares):
-        self.shares, self.pieces, self.calls = shares, [], []
-        self.first = 0
+    def __init__(self, shares, rank=0, breaks=()):
+        """breaks: steps, counted over all passes, after which the loader must start again, and at which batch."""
+        self.shares, self.rank, self.breaks = shares, rank, dict(breaks)
+        self.pieces, self.calls = [], []
+        self.first = self.ended = 0
+        self.again = []
 
     def shares_at(self, ahead):
         return self.shares[(self.first + ahead) % len(self.shares)]
 
-    def enter(self, epoch):
-        self.calls.append(f"epoch {epoch}")
-        self.first = len(self.pieces)
+    def starts(self, number):
+        self.again.append(0)
+        while self.again:
+            self.calls.append(f"pass {number}")
+            self.first = len(self.pieces)
+            yield self.again.pop()
 
     def begin(self):
         self.calls.append("begin")
@@ -45,6 +52,11 @@ class Follower:
 
     def end(self):
         self.calls.append("end")
+        self.ended += 1
+        if self.ended in self.breaks:
+            self.again.append(self.breaks[self.ended])
+            return False
+        return True
 
     def drop(self):
         self.calls.append("drop")
@@ -61,8 +73,8 @@ class Rows(Dataset):
         return row
 
 
-def shared(loader, follower, rank=0, batch=None, seed=1):
-    made = SharedLoader(loader, batch=batch, seed=seed, rank=rank)
+def shared(loader, follower, batch=None, seed=1):
+    made = SharedLoader(loader, batch=batch, seed=seed)
     made.follow(follower)
     return made
 
@@ -76,8 +88,8 @@ def test_every_sample_is_taken_exactly_once_an_epoch(samples, batch, shuffle, da
     loader = DataLoader(TensorDataset(torch.arange(samples)), batch_size=batch, shuffle=shuffle)
     taken: list[list[int]] = [[] for _ in range(-(-samples // batch))]
     for rank in range(ranks):
-        follower = Follower(shares)
-        mine = shared(loader, follower, rank)
+        follower = Follower(shares, rank)
+        mine = shared(loader, follower)
         batches = list(mine)
         assert len(batches) == len(mine) == len(taken)
         for index, ((rows,), part) in enumerate(zip(batches, follower.pieces, strict=True)):
@@ -101,10 +113,19 @@ def test_a_rank_without_samples_gets_one_that_does_not_count():
     assert (part.rows.tolist(), part.share, part.batch, part.shares) == ([10], 0, 3, (3, 0, 0))
 
 
+def test_a_piece_says_where_it_lies_and_what_the_whole_batch_is():
+    batch = torch.arange(20, 30)
+    parts = [piece(batch, (7, 2, 1), rank, epoch=3, index=4) for rank in range(3)]
+    assert [(part.first, part.share) for part in parts] == [(0, 7), (7, 2), (9, 1)]
+    assert {(part.epoch, part.number, part.batch, part.digest) for part in parts} == {(3, 4, 10, mixed(batch))}
+    assert piece(batch.flip(0), (7, 2, 1), 0).digest == mixed(batch)
+    assert piece(batch + 1, (7, 2, 1), 0).digest != mixed(batch)
+
+
 def test_the_plain_dataloader_gives_the_same_as_the_fast_path():
     data = TensorDataset(torch.arange(23), torch.arange(23) * 2)
-    fast = list(shared(DataLoader(data, batch_size=5, shuffle=True), Follower([(3, 2)]), 1))
-    plain = list(shared(DataLoader(Subset(data, range(23)), batch_size=5, shuffle=True), Follower([(3, 2)]), 1))
+    fast = list(shared(DataLoader(data, batch_size=5, shuffle=True), Follower([(3, 2)], 1)))
+    plain = list(shared(DataLoader(Subset(data, range(23)), batch_size=5, shuffle=True), Follower([(3, 2)], 1)))
     assert [[t.tolist() for t in batch] for batch in fast] == [[t.tolist() for t in batch] for batch in plain]
 
 
@@ -132,7 +153,29 @@ def test_a_loader_tells_its_follower_of_every_step_also_when_left_early():
     for _ in subject:
         break
     whole = ["begin", "take", "end"]
-    assert follower.calls == ["epoch 0", *whole, *whole, "begin", "drop", "epoch 1", *whole]
+    assert follower.calls == ["pass 0", *whole, *whole, "begin", "drop", "pass 1", *whole]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_pass_that_is_broken_off_goes_on_where_it_is_told_to_with_other_shares(workers):
+    follower = Follower([(4, 0), (4, 0), (1, 3), (1, 3), (1, 3)], breaks={2: 1})
+    loader = DataLoader(Rows(20), batch_size=4, num_workers=workers)
+    given = [batch.tolist() for batch in shared(loader, follower)]
+    assert given == [[0, 1, 2, 3], [4, 5, 6, 7], [4], [8], [12], [16, 17, 18, 19]]
+    assert [(part.number, part.share) for part in follower.pieces[:6]] == [
+        (0, 4), (1, 4), (1, 1), (2, 1), (3, 1), (4, 4)
+    ]  # fmt: skip
+    assert follower.calls.count("pass 0") == 2
+
+
+def test_a_pass_that_others_have_done_already_is_passed_over():
+    follower = Follower([(2,)])
+    follower.starts = lambda number: iter(() if number == 0 else (1,))
+    subject = shared(DataLoader(Rows(6), batch_size=2), follower)
+    assert list(subject) == []
+    assert [batch.tolist() for batch in subject] == [[2, 3], [4, 5]]
+    assert [part.epoch for part in follower.pieces] == [1, 1]
+    assert subject.passes == 2
 
 
 class Stream(IterableDataset):
@@ -155,5 +198,5 @@ class Stream(IterableDataset):
 )  # fmt: skip
 def test_what_cannot_be_cut_is_refused_with_what_to_do(loader, what):
     with pytest.raises(ScriptError, match=what) as refused:
-        SharedLoader(loader(), batch=None, seed=0, rank=0)
+        SharedLoader(loader(), batch=None, seed=0)
     assert refused.value.remedy

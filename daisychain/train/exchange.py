@@ -1,0 +1,100 @@
+"""Collectives of the generation of the moment, which never raise: a lost rank is found out between two steps.
+
+Whatever fails, everything from then on is skipped and gives back the local values, until the chain has formed anew.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+NETWORK_ERRORS = (RuntimeError, ValueError)
+"""What torch.distributed raises; ValueError once its group is gone."""
+
+
+class Exchange:
+    """broken: why the others can't be reached; empty while they can."""
+
+    def __init__(self) -> None:
+        self.world_size = 1
+        self.generation = 0
+        self.broken = ""
+        self._backend: Any = None
+
+    def open(self, generation: int, world_size: int, backend: Any) -> None:
+        """A generation has formed. backend: a ProcessGroupGloo; None when this rank is alone."""
+        self.generation, self.world_size, self.broken, self._backend = generation, world_size, "", backend
+
+    def close(self) -> None:
+        """The generation is over; what was sent arrives, nothing more will."""
+        self._backend = None
+
+    @property
+    def alone(self) -> bool:
+        """Nobody to exchange with."""
+        return self.world_size == 1
+
+    def fail(self, error: BaseException) -> None:
+        """The first failure is the one that is kept."""
+        self.broken = self.broken or str(error) or type(error).__name__
+
+    def start(self, values: Tensor) -> dist.Work | None:
+        """Begin to sum over all ranks, in place."""
+        if self.alone or self.broken:
+            return None
+        try:
+            return cast(dist.Work, self._backend.allreduce([values]))
+        except NETWORK_ERRORS as error:
+            self.fail(error)
+            return None
+
+    def finish(self, work: dist.Work | None) -> None:
+        """Wait for what `start` began."""
+        if work is not None:
+            try:
+                work.wait()
+            except NETWORK_ERRORS as error:
+                self.fail(error)
+
+    def total(self, values: Tensor) -> Tensor:
+        """The elementwise sum over all ranks; `values` itself may be overwritten."""
+        if self.alone or self.broken:
+            return values
+        summed = values.clone()
+        self.finish(self.start(summed))
+        return values if self.broken else summed
+
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
+        """Every rank's whole numbers, in rank order, equally many each; only the own ones when broken."""
+        mine = torch.tensor(values, dtype=torch.int64)
+        if self.alone or self.broken:
+            return [mine.tolist()]
+        everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
+        try:
+            self._backend.allgather([everyone], [mine]).wait()
+        except NETWORK_ERRORS as error:
+            self.fail(error)
+            return [mine.tolist()]
+        return [theirs.tolist() for theirs in everyone]
+
+    def send(self, values: Tensor, to: int) -> None:
+        """Give a rank a 1-D tensor of bytes; it must call `receive`."""
+        self._pass("send", torch.tensor([len(values)], dtype=torch.int64), to)
+        self._pass("send", values, to)
+
+    def receive(self, source: int) -> Tensor:
+        """What `send` gives; empty when broken."""
+        size = torch.zeros(1, dtype=torch.int64)
+        self._pass("recv", size, source)
+        values = torch.empty(int(size) if not self.broken else 0, dtype=torch.uint8)
+        self._pass("recv", values, source)
+        return values if not self.broken else values[:0]
+
+    def _pass(self, how: str, values: Tensor, rank: int) -> None:
+        if not self.broken:
+            try:
+                getattr(self._backend, how)([values], rank, 0).wait()
+            except NETWORK_ERRORS as error:
+                self.fail(error)

@@ -1,0 +1,172 @@
+"""Dropout and other noise of a model that depend on a sample's position in the global batch, never on the shares.
+
+While a prepared model's forward runs in training mode, a torch.overrides.TorchFunctionMode replaces torch's random
+functions. Each call takes a key from torch's own generator, which a forward seeds from (run's seed, step, how many
+forwards the step had before) and puts back afterwards. So all ranks take the same keys, and whatever puts torch's
+generator back, as torch.utils.checkpoint does before it repeats a forward within backward, repeats the masks too.
+There the functions are replaced within calls of the model's modules, so what is repeated should be modules.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from daisychain.train.draws import Draws, Tell, mix
+from daisychain.train.place import Place
+from daisychain.train.random_functions import replacements
+
+
+def attach(model: nn.Module, place: Place, tell: Tell) -> None:
+    """Key the randomness of every forward of the model in training mode. tell: what can't be keyed, once per kind."""
+    around = _Around(_Noise(place, tell, model))
+    model.register_forward_pre_hook(around.before)
+    model.register_forward_hook(around.after, always_call=True)
+
+
+@contextmanager
+def keyed(place: Place, tell: Tell = lambda _: None) -> Iterator[None]:
+    """Key the randomness of one forward in training mode. All ranks must enter it alike.
+
+    What a checkpoint within it repeats isn't keyed; `attach` is for models.
+    """
+    noise = _Noise(place, tell, nn.Module())
+    noise.enter()
+    try:
+        yield
+    finally:
+        noise.leave()
+
+
+def begin_attempt(place: Place) -> None:
+    """A step begins, or begins again: its forwards count from 0."""
+    _forwards[place] = (place.step, 0)
+
+
+_forwards: "WeakKeyDictionary[Place, tuple[int, int]]" = WeakKeyDictionary()
+"""The newest step, and how many forwards of it have begun."""
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() >= 0
+
+
+class _Around:
+    """A model's hooks. Copies of the model have the same ones, pickled ones do nothing."""
+
+    def __init__(self, noise: "_Noise | None" = None) -> None:
+        self._noise = noise
+        self._entered: list[bool] = []
+
+    def before(self, model: nn.Module, _: Any) -> None:
+        self._entered.append(model.training and self._noise is not None)
+        if self._entered[-1] and self._noise is not None:
+            self._noise.enter()
+
+    def after(self, *_: Any) -> None:
+        if self._entered and self._entered.pop() and self._noise is not None:
+            self._noise.leave()
+
+    def __deepcopy__(self, _: Any) -> "_Around":
+        return self
+
+    def __reduce__(self) -> Any:
+        return _Around, ()
+
+
+class _Noise:
+    """One model's random functions, replaced from `enter` to `leave`."""
+
+    def __init__(self, place: Place, tell: Tell, model: nn.Module) -> None:
+        self._place, self._mode = place, _Mode(place, tell, model)
+        self._entered: list[tuple[Tensor, bool]] = []
+
+    def enter(self) -> None:
+        place, number = self._place, self._number()
+        self._entered.append((torch.get_rng_state(), not _Mode.is_active))
+        torch.default_generator.manual_seed(mix(place.seed, place.step, number))
+        if not _Mode.is_active:
+            self._mode.switch(on=True)
+
+    def _number(self) -> int:
+        """Of this forward in the step. A checkpoint around the whole model repeats one, and doesn't say which."""
+        step, count = _forwards.get(self._place, (self._place.step, 0))
+        count = count if step == self._place.step else 0
+        if count and _in_backward():
+            if count > 1:
+                self._mode.draws.tell("a checkpoint around the whole model, used more than once in a step,")
+            return count - 1
+        _forwards[self._place] = (self._place.step, count + 1)
+        return count
+
+    def leave(self) -> None:
+        state, outermost = self._entered.pop()
+        if outermost:
+            self._mode.switch(on=False)
+        torch.set_rng_state(state)
+
+
+class _Mode(TorchFunctionMode):
+    """Replaces random functions while it is on."""
+
+    is_active: ClassVar[bool] = False
+    """One at a time: a prepared model may be part of another one."""
+
+    def __init__(self, place: Place, tell: Tell, model: nn.Module) -> None:
+        super().__init__()
+        self.draws = Draws(place, tell, self)
+        self._model: nn.Module | None = model
+        self._repeating: list[nn.Module] = []
+        self._grad = True
+
+    def switch(self, *, on: bool) -> None:
+        _Mode.is_active = on
+        if on:
+            self._grad = torch.is_grad_enabled()
+            self.__enter__()  # type: ignore[no-untyped-call]
+        else:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        replacement = replacements().get(func)
+        if replacement is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if self._model is not None and self._may_be_repeated():
+            self._watch(self._model)
+        return replacement(self.draws, func, args, kwargs or {})
+
+    def _may_be_repeated(self) -> bool:
+        """Within a checkpoint: a reentrant one begins without gradients, others hook what is saved for backward."""
+        hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return hooks is not None or (self._grad and not torch.is_grad_enabled())
+
+    def _watch(self, model: nn.Module) -> None:
+        """From now on, look at every call of a module: in backward it is a repeated one.
+
+        Not by one hook on the gradient: autograd gives each of its functions the modes that backward began with.
+        """
+        self._model = None
+        for module in model.modules():
+            if module is not model:
+                module.register_forward_pre_hook(self._before_module)
+                module.register_forward_hook(self._after_module, always_call=True)
+
+    def _before_module(self, module: nn.Module, _: Any) -> None:
+        if not _Mode.is_active and _in_backward():
+            self._repeating.append(module)
+            self.switch(on=True)
+
+    def _after_module(self, module: nn.Module, *_: Any) -> None:
+        if self._repeating and self._repeating[-1] is module:
+            self._repeating.pop()
+            self.switch(on=False)
+
+    def __deepcopy__(self, _: Any) -> "_Mode":
+        return self
+
+    def __reduce__(self) -> Any:
+        return TorchFunctionMode, ()

@@ -1,0 +1,199 @@
+"""Exact gradients over unequal shares: while backward runs, weighted gradients are summed over all ranks.
+
+With the loss a mean over its samples, the gradient of a whole batch of B is the sum over ranks of n_r / B times the
+rank's own gradient. Gradients go into buckets in the order in which backward makes them; a bucket leaves as soon as it
+is full, so that the exchange overlaps with the rest of backward.
+
+Why not DistributedDataParallel with a comm hook: it runs collectives of its own (bucket order, unused parameters) that
+raise in the script when a rank is lost, and it can't be told that its group has changed.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from daisychain.train.exchange import Exchange
+
+FIRST_BUCKET_BYTES = 1024 * 1024
+"""Small, so that the exchange begins early."""
+BUCKET_BYTES = 25 * 1024 * 1024
+
+
+class Steps(Protocol):
+    """What the reducer asks and tells (steps.Steps)."""
+
+    @property
+    def weight(self) -> float:
+        """The factor of this rank's gradients."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether this backward is the last one of its step's piece; before it, gradients only add up locally."""
+
+    def ready(self) -> None:
+        """The last gradients are computed."""
+
+    def reduced(self) -> None:
+        """The exchange is over."""
+
+    def bulletin(self) -> list[float]:
+        """What this rank tells all others along with its gradients."""
+
+    def posted(self, bulletin: list[float]) -> None:
+        """The elementwise sum of all ranks' bulletins."""
+
+
+class Bucket:
+    """Some parameters' gradients in one buffer, with room for what else travels along."""
+
+    def __init__(self, parameters: list[nn.Parameter], extra: int) -> None:
+        self.parameters = parameters
+        self.size = sum(p.numel() for p in parameters)
+        first = parameters[0]
+        self.buffer = torch.zeros(self.size + extra, dtype=first.dtype, device=first.device)
+        self.views: list[Tensor] = []
+        at = 0
+        for parameter in parameters:
+            self.views.append(self.buffer[at : at + parameter.numel()].view(parameter.shape))
+            at += parameter.numel()
+        self.missing = len(parameters)
+
+    def fill(self, weight: float) -> None:
+        """Weighted gradients into the buffer; zero where there are none."""
+        gradients = self.buffer[: self.size]
+        if not weight:  # a sample that doesn't count may have a gradient of NaN, and 0 * NaN is NaN
+            gradients.zero_()
+            return
+        views, found = [], []
+        for view, parameter in zip(self.views, self.parameters, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                views.append(view)
+                found.append(parameter.grad)
+        if found:
+            torch._foreach_copy_(views, found)
+        gradients.mul_(weight)
+
+    def hand_out(self, used: Iterable[bool]) -> None:
+        """The sums become the parameters' gradients, but for parameters that no rank used."""
+        views, gradients = [], []
+        for view, parameter, is_used in zip(self.views, self.parameters, used, strict=True):
+            if parameter.grad is not None:
+                views.append(view)
+                gradients.append(parameter.grad)
+            elif is_used:
+                parameter.grad = view.clone()
+        if views:
+            torch._foreach_copy_(gradients, views)
+
+
+class Reducer:
+    """Watches one model's backward passes. All ranks must build it from the same model."""
+
+    def __init__(self, model: nn.Module, steps: Steps, exchange: Exchange, *, bucket_bytes: int = BUCKET_BYTES) -> None:
+        self._model, self._steps, self._exchange, self._bucket_bytes = model, steps, exchange, bucket_bytes
+        self._handles: list[Any] = []
+        self._trained: tuple[bool, ...] = ()
+        self._buckets: list[Bucket] = []
+        self._running = False
+        self._sent: list[Any] = []
+        self.lay_out()
+        model.register_forward_pre_hook(lambda *_: self.lay_out())
+
+    def lay_out(self) -> None:
+        """Make the buckets, if the trained parameters have changed (some were frozen or freed)."""
+        trained = tuple(p.requires_grad for p in self._model.parameters())
+        if trained == self._trained:
+            return
+        self._trained = trained
+        for handle in self._handles:
+            handle.remove()
+        parameters = [p for p in reversed(list(self._model.parameters())) if p.requires_grad]
+        groups = list(_groups(parameters, self._bucket_bytes))
+        self._buckets = [Bucket(group, 0) for group in groups]
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(partial(self._ready, index))  # type: ignore[no-untyped-call]
+            for index, group in enumerate(groups)
+            for parameter in group
+        ]
+
+    def _ready(self, index: int, _: Tensor) -> None:
+        """A parameter's gradient is computed."""
+        if self._exchange.alone or not self._steps.whole:
+            return
+        if not self._running:
+            self._running, self._sent = True, []
+            for bucket in self._buckets:
+                bucket.missing = len(bucket.parameters)
+            Variable._execution_engine.queue_callback(self._finish)
+        self._buckets[index].missing -= 1
+        while len(self._sent) < len(self._buckets) - 1 and not self._buckets[len(self._sent)].missing:
+            self._send()
+
+    def _send(self) -> None:
+        bucket = self._buckets[len(self._sent)]
+        bucket.fill(self._steps.weight)
+        self._sent.append(self._exchange.start(bucket.buffer))
+
+    def _finish(self) -> None:
+        """Backward is over: exchange what is left, and give every parameter its sum."""
+        self._running = False
+        while len(self._sent) < len(self._buckets) - 1:
+            self._send()
+        used = [float(p.grad is not None) for bucket in self._buckets for p in bucket.parameters]
+        bulletin = self._steps.bulletin()
+        self._steps.ready()
+        news = self._send_last(bulletin + used)
+        for work in self._sent:
+            self._exchange.finish(work)
+        self._steps.reduced()
+        if self._exchange.broken:
+            return
+        told: list[float] = news.tolist()
+        self._steps.posted(told[: len(bulletin)])
+        flags = iter(told[len(bulletin) :])
+        for bucket in self._buckets:
+            bucket.hand_out([next(flags) > 0 for _ in bucket.parameters])
+
+    def _send_last(self, news: list[float]) -> Tensor:
+        """The last bucket, the news behind its gradients; in an exchange of their own where they lose precision."""
+        last = self._buckets[-1]
+        along = last.buffer.dtype in (torch.float32, torch.float64)
+        if along and len(last.buffer) != last.size + len(news):
+            last = self._buckets[-1] = Bucket(last.parameters, len(news))
+        values = last.buffer[last.size :] if along else torch.empty(len(news))
+        values.copy_(torch.tensor(news, dtype=values.dtype))
+        self._send()
+        if not along:
+            self._sent.append(self._exchange.start(values))
+        return values
+
+
+def _groups(parameters: list[nn.Parameter], limit_bytes: int) -> Iterator[list[nn.Parameter]]:
+    """Parameters in order, in runs of one dtype and device, the first run small."""
+    group: list[nn.Parameter] = []
+    size, limit = 0, min(FIRST_BUCKET_BYTES, limit_bytes)
+    for parameter in parameters:
+        alike = group and (group[0].dtype, group[0].device) == (parameter.dtype, parameter.device)
+        if group and (not alike or size >= limit):
+            yield group
+            group, size, limit = [], 0, limit_bytes
+        group.append(parameter)
+        size += parameter.numel() * parameter.element_size()
+    if group:
+        yield group
+
+
+def fingerprint(models: Iterable[nn.Module]) -> tuple[int, int, int, int]:
+    """Names, shapes and types of all parameters, hashed; their values don't matter, the newest are sent to all."""
+    parameters = [named for model in models for named in model.named_parameters()]
+    text = "\n".join(f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in parameters)
+    digest = hashlib.sha256(text.encode()).digest()
+    words = [int.from_bytes(digest[at : at + 8], "little", signed=True) for at in range(0, 32, 8)]
+    return words[0], words[1], words[2], words[3]

@@ -1,0 +1,131 @@
+"""Collectives that never raise, over a process group that fails when it is told to."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from daisychain.train.exchange import Exchange
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+
+class FakeBackend:
+    """Two ranks that always send the same: sums are doubled. `fails` names what raises."""
+
+    def __init__(self):
+        self.fails, self.error = set(), RuntimeError("Connection reset by peer")
+        self.calls, self.sent = [], []
+
+    def _do(self, name):
+        self.calls.append(name)
+        if name in self.fails:
+            raise self.error
+
+    def _begun(self, name):
+        self._do(name)
+        return SimpleNamespace(wait=lambda: self._do("wait"))
+
+    def allreduce(self, values):
+        values[0].mul_(2)
+        return self._begun("allreduce")
+
+    def allgather(self, everyone, mine):
+        for theirs in everyone[0]:
+            theirs.copy_(mine[0])
+        return self._begun("allgather")
+
+    def send(self, values, to, tag):
+        self.sent.append((values[0].clone(), to))
+        return self._begun("send")
+
+    def recv(self, values, source, tag):
+        begun = self._begun("recv")
+        values[0].copy_(self.sent.pop(0)[0])
+        return begun
+
+
+@pytest.fixture
+def dist():
+    return FakeBackend()
+
+
+@pytest.fixture
+def pair(dist):
+    made = Exchange()
+    made.open(3, 2, dist)
+    return made
+
+
+def test_alone_nothing_is_exchanged(dist):
+    subject = Exchange()
+    subject.open(1, 1, dist)
+    values = torch.ones(2)
+    assert subject.alone
+    assert subject.start(values) is None
+    assert subject.total(values) is values
+    assert subject.gather([1, -2]) == [[1, -2]]
+    assert dist.calls == []
+
+
+def test_sums_and_lists_of_all_ranks(pair):
+    values = torch.tensor([1.0, 2.0])
+    assert pair.total(values).tolist() == [2.0, 4.0]
+    assert pair.gather([7, 2**62]) == [[7, 2**62]] * 2
+    assert (pair.generation, pair.world_size, pair.broken) == (3, 2, "")
+
+
+def test_bytes_arrive_as_they_were_sent(pair, dist):
+    sent = torch.arange(256, dtype=torch.uint8)
+    pair.send(sent, 1)
+    assert [to for _, to in dist.sent] == [1, 1]
+    assert torch.equal(pair.receive(0), sent)
+
+
+@pytest.mark.parametrize("fails", ["allreduce", "wait"])
+@pytest.mark.parametrize("error", [RuntimeError("Connection reset by peer"), ValueError("no group")])
+def test_a_sum_that_fails_gives_back_the_own_values_and_nothing_more_is_tried(pair, dist, fails, error):
+    dist.fails, dist.error = {fails}, error
+    values = torch.tensor([1.0, 2.0])
+    assert pair.total(values).tolist() == [1.0, 2.0]
+    assert pair.broken == str(error)
+    dist.calls.clear()
+    assert pair.total(values) is values
+    assert pair.start(values) is None
+    assert pair.gather([4]) == [[4]]
+    pair.send(torch.zeros(3, dtype=torch.uint8), 1)
+    assert len(pair.receive(1)) == 0
+    assert dist.calls == []
+
+
+def test_a_list_that_fails_is_the_own_one_only(pair, dist):
+    dist.fails = {"allgather"}
+    assert pair.gather([4]) == [[4]]
+    assert pair.broken
+
+
+@pytest.mark.parametrize("fails", ["send", "recv"])
+def test_bytes_that_do_not_arrive_are_none(pair, dist, fails):
+    dist.fails = {fails}
+    pair.send(torch.zeros(3, dtype=torch.uint8), 1)
+    assert pair.receive(1).tolist() == []
+    assert pair.broken
+
+
+def test_the_first_failure_is_the_one_that_is_kept(pair, dist):
+    pair.fail(RuntimeError("the first"))
+    pair.fail(RuntimeError("a second"))
+    assert pair.broken == "the first"
+    pair.open(4, 2, dist)
+    assert pair.broken == ""
+
+
+def test_a_failure_without_words_is_one_too(pair):
+    pair.fail(RuntimeError())
+    assert pair.broken == "RuntimeError"
+
+
+def test_what_is_no_network_error_is_raised(pair, dist):
+    dist.fails, dist.error = {"allreduce"}, KeyError("a bug")
+    with pytest.raises(KeyError):
+        pair.total(torch.ones(1))

@@ -71,6 +71,9 @@ def advice(nodes: tuple[Node, ...], waiting: int) -> str:
     lost = [n.name for n in others if n.state == "lost"]
     if lost:
         return f"{', '.join(lost)} can't be reached; it comes back by itself once its agent runs and its cable is in"
+    used = [n.name for n in nodes if n.lent]
+    if used:
+        return f"{', '.join(used)}: in use by its owner, who gives it back there with p or: daisychain resume"
     if any(n.state == "measuring" for n in nodes):
         return "Measuring how fast each machine is"
     unknown = [n for n in nodes if n.capacity is None]

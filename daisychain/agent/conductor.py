@@ -15,10 +15,10 @@ import msgspec
 
 from daisychain.agent import bundles
 from daisychain.agent.launch import Cargo, folder_name, pack_job, pack_script, run_name
-from daisychain.agent.preflight import judge_paths
+from daisychain.agent.preflight import check, judge_paths
 from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError, DataError, LinkError, PreflightError, UsageError
-from daisychain.facts import Node, RunSpec, RunState
+from daisychain.facts import Node, RunSpec, RunState, Verdict
 from daisychain.link.messages import (
     AnyMessage,
     EndRun,
@@ -33,6 +33,7 @@ from daisychain.link.messages import (
     TryPaths,
 )
 from daisychain.link.session import CHUNK_BYTES, Session
+from daisychain.plan.networks import judge_networks
 from daisychain.run.failure import Failure, cause, from_exit, from_report
 from daisychain.run.folder import OWN_FILES, RunFolder
 from daisychain.run.generations import Action, Boundary, Break, Fail, Form, Generations, Leave, Start
@@ -73,7 +74,9 @@ class Conductor:
         settings: Settings,
         clock: Callable[[], float],
         changed: Callable[[], None],
+        warnings: Sequence[Verdict] = (),
     ) -> None:
+        """warnings: what was found before the launch, to be told with the run."""
         resumed = spec.resume
         stamp = datetime.now(tz=timezone.utc).astimezone().strftime("%Y%m%d-%H%M%S")
         self.id = resumed or folder_name(spec, stamp)
@@ -90,6 +93,7 @@ class Conductor:
             raise bundles.explain(error, paths.runs) from error
         self.tracker = Tracker(run=self.id, name=run_name(spec), folder=str(self.folder.path), spec=spec, now_s=clock())
         self._started_s = clock()
+        self._warnings = tuple(warnings)
         self._sources: dict[str, Path] = {}
         self._seats: list[tuple[Node, Seat]] = []
         self._prepared: set[int] = set()
@@ -131,7 +135,7 @@ class Conductor:
             with _named(self._head):
                 self._cargo = await self._pack()
             self._seats = list(await self._all_measured(seats))
-                self.tracker.seat([node.name for node, _ in self._seats])
+            self.tracker.seat([node.name for node, _ in self._seats])
             for node, _ in self._seats:
                 if node.lent:
                     self._tell_lent(node)
@@ -191,6 +195,8 @@ class Conductor:
         self._sources = {file.sha256: self._cargo.files[file.path] for file in files}
         self.folder.launch(self.spec, {"run": self.id, "chain": list(names), "torch": self._seats[0][0].versions.torch})
         self._event("launched", nodes=list(names), files=len(files), bytes=sum(f.size for f in files))
+        for warning in self._warnings:
+            self._note(f"{warning.reason}. {warning.remedy}".strip())
         if len(names) > 1:
             self._note("gradients travel unencrypted between the nodes: gloo has no encryption")
         self.tracker.enter("shipping", f"{sum(f.size for f in files) / 1e6:.1f} MB to {len(names)} nodes")
@@ -245,8 +251,12 @@ class Conductor:
             for rank, answer in enumerate(tried)
             for peer, reason in zip(others[rank], answer.reasons, strict=True)
         }
-        verdicts = judge_paths(nodes, reasons)
-        if verdicts:
+        working = {pair for pair, reason in reasons.items() if not reason}
+        verdicts = (*judge_networks(nodes, working), *judge_paths(nodes, reasons))
+        for verdict in verdicts:
+            if verdict.level == "warn":
+                self._note(f"{verdict.reason}. {verdict.remedy}".strip())
+        if any(verdict.level == "refuse" for verdict in verdicts):
             self._event("refused", verdicts=msgspec.to_builtins(verdicts))
             raise PreflightError(verdicts)
 
@@ -349,7 +359,8 @@ class Conductor:
         except DaisyError as error:
             if not again:
                 self._fail(_failure_of(error, self._clock()))
-            self._generations.exited(seat, self._clock())
+            self._deaths[seat] += 1
+            self._generations.exited(seat, self._clock(), error.what if self._deaths[seat] >= DEATHS else "")
             self._note(f"{node.name} can't take part: {error.what}")
 
     def _spawn(self, work: Any) -> None:
@@ -358,18 +369,39 @@ class Conductor:
         task.add_done_callback(self._tasks.discard)
 
     def back(self, node: Node, side: Seat, alive: bool) -> None:
-        """A node is here (again). alive: its rank of this run still waits there."""
-        for seat, (known, _) in enumerate(self._seats):
-            if known.id == node.id:
-                self._seats[seat] = (node, side)
-                if not alive:
-                    self._prepared.discard(seat)
-                if not self._generations.seats or self._generations.seats[seat].reachable:
-                    return
-                self._generations.back(seat, alive)
-                self._note(f"{node.name} is back")
-                self._act()
-                return
+        """A node has connected (again). alive: its rank of this run still waits there."""
+        seat = self._seat_of(node)
+        if seat is None or not self._generations.seats:
+            self.news(node, side)
+            return
+        self._seats[seat] = (node, side)
+        if not alive:
+            self._prepared.discard(seat)
+        # a new connection may come before the end of the old one is noticed
+        self._generations.lost(seat, self._clock())
+        self._generations.back(seat, alive)
+        self._note(f"{node.name} is back")
+        self._act()
+
+    def news(self, node: Node, side: Seat) -> None:
+        """A node's record has changed; one that wasn't there at the launch takes part once it is ready."""
+        if self._seat_of(node) is None and self._takes(node):
+            self._seats.append((node, side))
+            self._generations.add()
+            self.tracker.seat([known.name for known, _ in self._seats])
+            self._note(f"{node.name} is new and takes part")
+            if node.lent:
+                self._generations.lend(len(self._seats) - 1, True)
+                self._tell_lent(node)
+            self._act()
+
+    def _seat_of(self, node: Node) -> int | None:
+        return next((seat for seat, (known, _) in enumerate(self._seats) if known.id == node.id), None)
+
+    def _takes(self, node: Node) -> bool:
+        """Whether a node that wasn't there at the launch may join in."""
+        anybody = not self.spec.nodes and bool(self._generations.seats) and node.state == "ready"
+        return anybody and not any(v.level == "refuse" for v in check([*self.taking_part, node]))
 
     # --- what comes in while it runs -----------------------------------------------------------------
 
@@ -409,10 +441,13 @@ class Conductor:
         node, now, generations = self._seats[seat][0].name, self._clock(), self._generations
         match report.get("kind"):
             case "waiting":
-                facts = {name: report[name] for name in ("port", "generation", "completed", "why")}
-                generations.waiting(seat, **facts)
+                facts = {name: int(report[name]) for name in ("port", "generation", "completed")}
+                why = str(report["why"])
+                generations.waiting(seat, **facts, why=why)
+                if report.get("over"):
+                    generations.done(seat)
                 self._recent = max(self._recent, report.get("recent", []), key=lambda r: r[-1]["step"] if r else 0)
-                self._event("waiting", node=node, **facts)
+                self._event("waiting", node=node, **facts, why=why)
             case "joined":
                 generations.joined(seat, int(report["generation"]))
             case "silent":
@@ -426,8 +461,10 @@ class Conductor:
                 self._exited(seat, int(report["code"]))
             case "error":
                 self._fail(from_report(node, report, self._log_path(seat), now))
+            case "knobs":
+                self.folder.knobs(node, report)
             case "output":
-                self._keep(str(report["path"]), base64.b64decode(report["data"]))
+                self._keep(str(report["path"]), int(report.get("offset", 0)), base64.b64decode(report["data"]))
             case kind:
                 line = self.tracker.report(seat, report, now)
                 if line is not None:
@@ -435,15 +472,18 @@ class Conductor:
                 elif kind in ("plan", "scores", "shares") and seat in (self._generations.members[:1] or (seat,)):
                     self._event(str(kind), **{k: v for k, v in report.items() if k != "kind"})
 
-    def _keep(self, name: str, piece: bytes) -> None:
-        """A piece of a file that rank 0 left; it can't touch what the run itself writes."""
+    def _keep(self, name: str, offset: int, piece: bytes) -> None:
+        """A piece of a file that rank 0 left; it can't touch what the run itself writes.
+
+        The first piece begins the file anew: a node that was cut off may send it again.
+        """
         folder = self.folder.path.resolve()
         target = (folder / name).resolve()
         if not target.is_relative_to(folder) or target == folder or target.name in OWN_FILES:
             log.warning("rank 0 left %r, which can't be kept", name)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("ab") as stream:
+        with target.open("ab" if offset else "wb") as stream:
             stream.write(piece)
 
     def _exited(self, seat: int, code: int) -> None:

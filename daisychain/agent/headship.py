@@ -13,7 +13,7 @@ from daisychain.agent import preflight
 from daisychain.agent.chain import HEARTBEAT_S, LOST_AFTER_S, Chain, advice
 from daisychain.agent.conductor import Conductor, Seat
 from daisychain.agent.door import Door
-from daisychain.agent.launch import check_spec
+from daisychain.agent.launch import check_spec, judge_script
 from daisychain.discovery.mdns import Mdns
 from daisychain.discovery.roster import clean_name
 from daisychain.errors import DaisyError, LinkError, NoNodeError, PreflightError, TrustError, UsageError
@@ -141,7 +141,7 @@ class Headship:
             spec = msgspec.structs.replace(old, nodes=spec.nodes, resume=spec.resume)
         await asyncio.to_thread(check_spec, spec, own.name)
         chosen = preflight.pick(self.nodes(), spec.nodes)
-        verdicts = preflight.check(chosen)
+        verdicts = (*preflight.check(chosen), *await asyncio.to_thread(judge_script, spec))
         if any(v.level == "refuse" for v in verdicts):
             raise PreflightError(verdicts)
         self._run = Conductor(
@@ -151,6 +151,7 @@ class Headship:
             settings=self._agent.settings,
             clock=self._agent.clock,
             changed=self._agent.changed,
+            warnings=[v for v in verdicts if v.check == "script"],
         )
         self._driving = asyncio.create_task(self._run.drive(lambda: self._seats(chosen)))
         return self._run
@@ -216,6 +217,9 @@ class Headship:
                 return None
             case NodeNews():
                 self._keep(node_id, message.node)
+                member = self._chain.members.get(node_id)
+                if member is not None and self._run is not None and self._run.active:
+                    self._run.news(member.node, WorkerSeat(session))
             case FetchBlob() if self._run is not None:
                 await self._run.serve_blob(session, number, message)
             case ShipProgress() if self._run is not None and self._run.id == message.run:
@@ -342,7 +346,10 @@ class OwnSeat:
 
     async def ask(self, message: Message, timeout_s: float) -> AnyMessage:
         timeout = 10.0 if isinstance(message, EndRun) else timeout_s
-        return await asyncio.wait_for(self._agent.node_side.handle(message, self), timeout)
+        try:
+            return await asyncio.wait_for(self._agent.node_side.handle(message, self), timeout)
+        except asyncio.TimeoutError:
+            raise LinkError(f"this machine's own agent did not answer within {timeout:.0f} s") from None
 
     async def fetch(self, run: str, file: File, offset: int, sink: Callable[[bytes], None]) -> None:
         raise DaisyError(f"{file.path} is not on this machine any more")

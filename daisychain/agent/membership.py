@@ -164,12 +164,15 @@ class Membership:
         reading = asyncio.create_task(session.run())
         try:
             waiting = self._agent.node_side.waiting_run
-            back = await session.ask(Hello(node=self._agent.own, run=waiting), 10.0)
+            said = self._agent.own
+            back = await session.ask(Hello(node=said, run=waiting), 10.0)
             if not isinstance(back, HelloBack):
                 raise LinkError(f"{address} did not say hello")
             self._session, self._head, self.head_name, self._trouble = session, back.node, back.node.name, ""
             log.info("connected to %s at %s", self.head_name, address)
             self._agent.changed()
+            if self._agent.own != said:
+                await self.tell_news()
             await self._agent.node_side.head_is_back(HeadLink(session))
             await self._beat(session)
         finally:
@@ -291,6 +294,8 @@ class Membership:
         }
 
     def _advice(self) -> str:
+        if self._agent.own.lent:
+            return "You use this machine; give it back with p or: daisychain resume"
         if self._session is not None:
             return f"{self.head_name} may run code on this machine; leave it with: daisychain forget {self.head_name}"
         if self._trouble:

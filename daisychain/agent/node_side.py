@@ -166,7 +166,8 @@ class NodeSide:
         if report.get("kind") == "step":
             self.share = int(report["share"])
         if self._tracker is not None and report.get("kind") in ("plan", "step"):
-            self._tracker.report(0, report, asyncio.get_running_loop().time())
+            own = {**report, "shares": [report["share"]] if "share" in report else []}
+            self._tracker.report(0, own, asyncio.get_running_loop().time())
         self._changed()
 
     async def _send_output(self, run: NodeRun, seat: int) -> None:
@@ -176,7 +177,8 @@ class NodeSide:
             with path.open("rb") as stream:
                 while piece := stream.read(OUTPUT_PIECE_BYTES):
                     data = base64.b64encode(piece).decode()
-                    await self._tell_head(run.run, seat, {"kind": "output", "path": name, "data": data})
+                    place = {"path": name, "offset": stream.tell() - len(piece)}
+                    await self._tell_head(run.run, seat, {"kind": "output", "data": data, **place})
 
     # --- without a head -------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from daisychain.errors import NoNodeError
 from daisychain.facts import Node, Verdict
+from daisychain.plan.networks import judge_networks
 
 
 def pick(nodes: Sequence[Node], wanted: Sequence[str]) -> tuple[Node, ...]:
@@ -36,6 +37,9 @@ def check(nodes: Sequence[Node]) -> tuple[Verdict, ...]:
             for n in nodes
             if n.versions.os_family == "windows"
         ]
+    # what no path between them can change; the rest is judged once the paths were tried
+    every = {(start, end) for start in range(len(nodes)) for end in range(len(nodes))}
+    found += [verdict for verdict in judge_networks(nodes, every) if verdict.level == "refuse"]
     return tuple(found)
 
 

@@ -140,7 +140,7 @@ class NodeRun:
             # a random.py beside the script must not stand in for Python's own while torch is loaded
             "PYTHONSAFEPATH": "1",
         }
-        folder.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         with (folder / f"rank-{message.seat}.log").open("ab") as stream:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", RANK_MODULE, stdin=asyncio.subprocess.PIPE,

@@ -94,8 +94,9 @@ class Agent:
         )
         name = clean_name(self._settings.name or host)
         self.identity = Identity.load_or_create(self._paths.identity, name)
-        chosen, verdict = nics.choose(found, self._settings.nic)
-        if verdict.level == "refuse" and self._settings.nic:
+        wanted, source = nics.asked(self._settings.nic, os.environ)
+        chosen, verdict = nics.choose(found, wanted, source=source)
+        if verdict.level == "refuse" and wanted:
             raise UsageError(verdict.reason, verdict.remedy)
         self._nics = found
         self._nic_verdicts = tuple(nics.judge(nic, found) for nic in found)
@@ -109,6 +110,7 @@ class Agent:
             port=self._settings.port,
             nic=chosen.name if chosen else "",
             nic_verdict=verdict,
+            interface=chosen,
             device=device,
             versions=versions,
             slowdown=self._settings.slowdown,

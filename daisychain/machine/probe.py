@@ -1,12 +1,11 @@
 """What this machine is: processor, memory, GPUs, versions, network interfaces, name.
 
-The only file here that asks the system. Every function blocks for some milliseconds, so call it in a thread.
+Network interfaces are asked for in interfaces.py. Every function blocks for some milliseconds, so call it in a thread.
 `root` is the folder that /proc, /sys and /etc are looked for in; what can't be read is unknown, never an error.
 """
 
 import contextlib
 import importlib.metadata
-import ipaddress
 import os
 import platform
 import re
@@ -15,38 +14,19 @@ import socket
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
-from msgspec.structs import replace
 
 import daisychain
-from daisychain.facts import Address, Device, Gpu, Nic, NicKind, Versions
+from daisychain.facts import Device, Gpu, Nic, Versions
+from daisychain.machine.files import number, read
 from daisychain.machine.gpus import judge_gpu
-from daisychain.machine.nics import NicHints, classify
+from daisychain.machine.interfaces import os_family, read_machine
+from daisychain.machine.nics import describe
 
 ROOT = Path("/")
-_RTF_UP, _RTF_REJECT = 0x1, 0x200
-_SPEED_UNKNOWN = (0, 65535, 2**32 - 1)
-_SPEED_MEANS_SOMETHING: tuple[NicKind, ...] = ("ethernet", "wifi", "bond", "vlan", "bridge")
-"""Virtual interfaces report made-up speeds: a veth 10 Gbit/s, an old tun 10 Mbit/s."""
-
-
-def _read(path: Path) -> str:
-    """The file's text without surrounding white space; empty when it can't be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _number(text: str) -> int | None:
-    try:
-        return int(text, 0)
-    except ValueError:
-        return None
 
 
 def _run(*command: str) -> str:
@@ -101,7 +81,7 @@ def _physical_cores(root: Path, cpus: Iterable[int]) -> int | None:
     cores = set()
     for cpu in cpus:
         topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        cores.add(_read(topology / "core_cpus_list") or _read(topology / "thread_siblings_list"))
+        cores.add(read(topology / "core_cpus_list") or read(topology / "thread_siblings_list"))
     if cores and "" not in cores:
         return len(cores)
     cores_of_machine: int | None = psutil.cpu_count(logical=False)
@@ -112,7 +92,7 @@ def _cpu_model(root: Path) -> str:
     if sys.platform == "darwin":
         found = _run("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     else:
-        found = _cpu_model_in(_read(root / "proc/cpuinfo")) or _read(root / "proc/device-tree/model").rstrip("\0")
+        found = _cpu_model_in(read(root / "proc/cpuinfo")) or read(root / "proc/device-tree/model").rstrip("\0")
     return _plain(found or platform.processor() or platform.machine()) or "unknown processor"
 
 
@@ -129,7 +109,7 @@ def _cpu_model_in(cpuinfo: str) -> str:
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """Folders of this process's cgroup and its ancestors, v2 and v1, whichever of them are visible here."""
     base = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers == "":
@@ -147,7 +127,7 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
 def _memory_limits(root: Path) -> list[int]:
     """Bytes; v1 without a limit says a number larger than any memory, v2 says 'max'."""
     files = ("memory.max", "memory.limit_in_bytes")
-    found = (_number(_read(folder / file)) for folder in _cgroup_folders(root, "memory") for file in files)
+    found = (number(read(folder / file)) for folder in _cgroup_folders(root, "memory") for file in files)
     return [limit for limit in found if limit is not None and limit > 0]
 
 
@@ -155,10 +135,10 @@ def _cpu_quota(root: Path) -> int | None:
     """Whole cores that the narrowest quota comes to, rounded up; None without one."""
     cores = []
     for folder in _cgroup_folders(root, "cpu"):
-        quota, _, period = _read(folder / "cpu.max").partition(" ")
-        pair = (_number(quota), _number(period))
+        quota, _, period = read(folder / "cpu.max").partition(" ")
+        pair = (number(quota), number(period))
         if pair == (None, None):
-            pair = (_number(_read(folder / "cpu.cfs_quota_us")), _number(_read(folder / "cpu.cfs_period_us")))
+            pair = (number(read(folder / "cpu.cfs_quota_us")), number(read(folder / "cpu.cfs_period_us")))
         if pair[0] and pair[1] and pair[0] > 0 and pair[1] > 0:
             cores.append(-(-pair[0] // pair[1]))
     return min(cores, default=None)
@@ -222,7 +202,7 @@ def read_versions(root: Path = ROOT) -> Versions:
         python=platform.python_version(),
         torch=_torch_version(),
         os=_os_name(root),
-        os_family=_os_family(),
+        os_family=os_family(),
     )
 
 
@@ -239,7 +219,7 @@ def _torch_build() -> str:
         file = importlib.metadata.distribution("torch").locate_file("torch/version.py")
     except importlib.metadata.PackageNotFoundError:
         return ""
-    return _build_in(_read(Path(str(file))))
+    return _build_in(read(Path(str(file))))
 
 
 def _build_in(version_py: str) -> str:
@@ -252,17 +232,13 @@ def _build_in(version_py: str) -> str:
     return "cpu" if cuda == "None" else ""
 
 
-def _os_family() -> Literal["linux", "macos", "windows"]:
-    return "macos" if sys.platform == "darwin" else "windows" if sys.platform == "win32" else "linux"
-
-
 def _os_name(root: Path) -> str:
     if sys.platform == "darwin":
         return f"macOS {platform.mac_ver()[0]}".strip()
     if sys.platform == "win32":
         return f"Windows {platform.version()}".strip()
     for file in ("etc/os-release", "usr/lib/os-release"):
-        if name := _pretty_name(_read(root / file)):
+        if name := _pretty_name(read(root / file)):
             return name
     return f"{platform.system()} {platform.release()}".strip()
 
@@ -289,130 +265,5 @@ def _short_name(full: str) -> str:
 
 
 def read_nics(root: Path = ROOT) -> tuple[Nic, ...]:
-    """Every network interface, in the system's order, each with its addresses in the system's order, IPv4 first."""
-    addresses = _addresses()
-    try:
-        stats = psutil.net_if_stats()
-    except OSError:  # an interface vanished meanwhile
-        stats = {}
-    routes = _default_routes(root)
-    ports = _hardware_ports()
-    wsl = "microsoft" in _read(root / "proc/sys/kernel/osrelease").lower()
-    nics = []
-    for name in dict.fromkeys([*_names(), *addresses]):
-        base = name.partition(":")[0] if sys.platform == "linux" else name  # eth0:1 is a second label of eth0
-        mine = addresses.get(name, ())
-        first = mine[0].ip if mine else ""
-        kind = classify(name, _hints(root, base, wsl, first, ports.get(base, "")))
-        stat = stats.get(base)
-        speed = stat.speed if stat and kind in _SPEED_MEANS_SOMETHING else 0
-        nics.append(
-            Nic(
-                name=name,
-                kind=kind,
-                addresses=mine,
-                up=stat.isup if stat else bool(mine),
-                mtu=stat.mtu if stat and stat.mtu > 0 else None,
-                speed_mbps=None if speed in _SPEED_UNKNOWN else speed,
-                default_route=base in routes,
-            )
-        )
-    return _mark_default(tuple(nics), root)
-
-
-def _names() -> list[str]:
-    """Names in the system's order: psutil sorts them by address family."""
-    if sys.platform == "win32":
-        return []  # other names than psutil's
-    try:
-        return [name for _, name in socket.if_nameindex()]
-    except OSError:
-        return []
-
-
-def _addresses() -> dict[str, tuple[Address, ...]]:
-    found: dict[str, tuple[Address, ...]] = {}
-    for name, entries in psutil.net_if_addrs().items():
-        v4 = [_address(e.address, e.netmask) for e in entries if e.family == socket.AF_INET]
-        v6 = [_address(e.address, e.netmask) for e in entries if e.family == socket.AF_INET6]
-        found[name] = tuple(address for address in (*v4, *v6) if address is not None)
-    return found
-
-
-def _address(ip: str, netmask: str | None) -> Address | None:
-    """The scope after % is left out: it is the interface's own name."""
-    try:
-        address = ipaddress.ip_address(ip.split("%")[0])
-        ones = int(ipaddress.ip_address(netmask)).bit_count() if netmask else address.max_prefixlen
-    except ValueError:
-        return None
-    return Address(ip=str(address), prefix=ones)
-
-
-def _hints(root: Path, name: str, wsl: bool, address: str, port: str) -> NicHints:
-    """What /sys/class/net tells of an interface; little where there is no such folder."""
-    folder = root / "sys/class/net" / name
-    if not folder.is_dir():
-        return NicHints(wsl=wsl, address=address, port=port)
-    devtype = re.search(r"^DEVTYPE=(\S+)", _read(folder / "uevent"), re.MULTILINE)
-    index, link = _number(_read(folder / "ifindex")), _number(_read(folder / "iflink"))
-    device = folder / "device"
-    return NicHints(
-        known=True,
-        devtype=devtype[1] if devtype else "",
-        arp_type=_number(_read(folder / "type")),
-        wireless=(folder / "wireless").exists() or (folder / "phy80211").exists(),
-        bridge=(folder / "bridge").is_dir(),
-        bonding=(folder / "bonding").is_dir(),
-        tun=(folder / "tun_flags").exists(),
-        device=device.exists(),
-        driver=(device / "driver").resolve().name if (device / "driver").exists() else "",
-        linked=index is not None and link not in (None, 0, index),
-        lower=any(folder.glob("lower_*")),
-        wsl=wsl,
-        address=address,
-    )
-
-
-def _default_routes(root: Path) -> frozenset[str]:
-    """Interfaces with an IPv4 default route, from /proc/net/route."""
-    names = set()
-    for line in _read(root / "proc/net/route").splitlines()[1:]:
-        fields = line.split()
-        if len(fields) < 8 or fields[1] != "00000000" or fields[7] != "00000000":
-            continue
-        flags = _number(f"0x{fields[3]}") or 0
-        if flags & _RTF_UP and not flags & _RTF_REJECT:
-            names.add(fields[0])
-    return frozenset(names)
-
-
-def _mark_default(nics: tuple[Nic, ...], root: Path) -> tuple[Nic, ...]:
-    """Where there is no /proc/net/route, mark the NIC that the system would send from."""
-    if sys.platform == "linux" or root != ROOT:
-        return nics
-    source = _source_address()
-    owner = next((nic.name for nic in nics if any(a.ip == source for a in nic.addresses)), None)
-    return tuple(replace(nic, default_route=nic.name == owner) for nic in nics)
-
-
-def _source_address() -> str:
-    """The address that packets to elsewhere leave from. Connecting a UDP socket sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # a documentation address: never this machine's neighbour
-            return str(probe.getsockname()[0])
-        except OSError:
-            return ""
-
-
-def _hardware_ports() -> Mapping[str, str]:
-    """macOS's names of its ports; en0 may be Wi-Fi or Ethernet, and only this tells."""
-    if sys.platform != "darwin":
-        return {}
-    return _ports_in(_run("/usr/sbin/networksetup", "-listallhardwareports"))
-
-
-def _ports_in(listing: str) -> dict[str, str]:
-    """{'en0': 'Wi-Fi'} from the output of networksetup -listallhardwareports."""
-    return {device: port for port, device in re.findall(r"Hardware Port: (.+)\nDevice: (\S+)", listing)}
+    """Every network interface with its kind, in the system's order, each with its addresses, IPv4 first."""
+    return describe(read_machine(root))

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +20,9 @@ from daisychain.run.ledger import Ledger, check, read
 from daisychain.run.report import as_json, as_markdown
 
 LEDGER = "ledger.jsonl"
+KNOBS: Mapping[str, Callable[[Any], Any]] = {
+    "threads": int, "fused": bool, "plain_ms": float, "fused_ms": float, "bucket_bytes": int,
+}  # fmt: skip
 OWN_FILES = ("run.toml", "metrics.jsonl", "events.jsonl", "report.json", "report.md", "ledger.jsonl")
 
 
@@ -31,6 +34,8 @@ class RunFolder:
         self.path = path
         path.mkdir(parents=True, exist_ok=again)
         (path / "checkpoints").mkdir(exist_ok=again)
+        self._launched = ""
+        self._knobs: dict[str, Mapping[str, Any]] = {}
         self._metrics = self._open("metrics.jsonl")
         self._events = self._open("events.jsonl")
         self.ledger = Ledger(path / LEDGER)
@@ -42,7 +47,17 @@ class RunFolder:
         """Write run.toml: what was asked for, and with what it was launched."""
         lines = ["# What was launched; written by DaisyChain.", ""]
         lines += [f"{key} = {_toml(value)}" for key, value in {**facts, **msgspec.to_builtins(spec)}.items()]
-        write_atomically(self.path / "run.toml", "\n".join(lines) + "\n")
+        self._launched = "\n".join(lines) + "\n"
+        write_atomically(self.path / "run.toml", self._launched)
+
+    def knobs(self, node: str, chosen: Mapping[str, Any]) -> None:
+        """Add to run.toml what a node chose by measurement; its newest choice counts.
+
+        chosen: as train/reports.knobs makes it. Raises KeyError, TypeError or ValueError where it isn't such.
+        """
+        self._knobs[node] = {name: kind(chosen[name]) for name, kind in KNOBS.items()}
+        tables = (_table(f"knobs.{_toml(name)}", values) for name, values in sorted(self._knobs.items()))
+        write_atomically(self.path / "run.toml", self._launched + "".join(tables))
 
     def metric(self, line: Mapping[str, Any]) -> None:
         """A step's line of the tracker: its times into metrics.jsonl, what it proves into the ledger."""
@@ -86,6 +101,10 @@ def read_spec(runs: Path, run: str) -> RunSpec:
         raise UsageError(f"there is no run {run!r} on this machine", newest) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} can't be read: {error}", "Launch the training anew") from error
+
+
+def _table(name: str, values: Mapping[str, Any]) -> str:
+    return "\n".join(["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]) + "\n"
 
 
 def _toml(value: Any) -> str:

@@ -75,6 +75,8 @@ class Seat:
         """Its owner uses the machine: it takes no part until he gives it back."""
         self.port = 0
         self.completed = 0
+        self.proven = False
+        """Whether it has been in a generation: the others can reach it."""
         self.losses = 0
         self.out_until_s = 0.0
         self.done = False
@@ -85,7 +87,7 @@ class Seat:
 
 
 class Generations:
-    """The decisions of one run. Feed it events, then perform what `decide` returns; call that again at `next_s`."""
+    """The decisions of one run. Feed it events, then perform what `decide` returns."""
 
     def __init__(self, seats: int) -> None:
         self.seats = [Seat() for _ in range(seats)]
@@ -127,6 +129,7 @@ class Generations:
         """A rank goes on in a generation."""
         if generation == self.generation:
             self._joined.add(seat)
+            self.seats[seat].proven = True
             self._failed.clear()
 
     def exited(self, seat: int, now_s: float, why: str = "") -> None:
@@ -192,7 +195,7 @@ class Generations:
         """What to do now. Nothing is asked for twice."""
         if self._left:
             return []
-        if len(self._failed) >= GIVE_UP_AFTER:
+        if len(self._failed) >= GIVE_UP_AFTER and not self._leave_out_the_unproven():
             return [Fail(self._why)]
         if self._has_results and not self._at_work:
             self._left = True
@@ -206,6 +209,16 @@ class Generations:
         if self._wishes(now_s):
             actions += self._once("boundary", self.members, Boundary)
         return actions
+
+    def _leave_out_the_unproven(self) -> bool:
+        """Whether the ranks fail to connect only since some that were never among them are there."""
+        new = [seat for seat in self.members if not self.seats[seat].proven]
+        if not new or len(new) == len(self.members):
+            return False
+        for seat in new:
+            self.seats[seat].given_up = self._why
+        self._failed.clear()
+        return True
 
     def _starts(self, now_s: float) -> Iterable[Start]:
         for seat, place in enumerate(self.seats):
@@ -246,7 +259,7 @@ class Generations:
     def _going(self) -> bool:
         """Whether some rank has work left and is able to do it."""
         able = [place for place in self.seats if place.reachable and place.standing in ("in", "waiting", "frozen")]
-        return any(not place.done for place in able)
+        return any(not place.done and not place.given_up for place in able)
 
     @property
     def _hope(self) -> bool:
@@ -260,7 +273,8 @@ class Generations:
         return [
             seat
             for seat, place in enumerate(self.seats)
-            if place.standing == "waiting" and place.reachable and not place.lent and now_s >= place.out_until_s
+            if place.standing == "waiting" and place.reachable and not place.lent and not place.given_up
+            if now_s >= place.out_until_s
         ]
 
     def _wishes(self, now_s: float) -> bool:

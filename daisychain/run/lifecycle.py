@@ -166,9 +166,7 @@ class Tracker:
             return None
         return self._complete(key, self._pending.pop(key), now_s)
 
-    def _complete(
-        self, key: tuple[int, int], ranks: Mapping[int, Mapping[str, Any]], now_s: float
-    ) -> dict[str, Any]:
+    def _complete(self, key: tuple[int, int], ranks: Mapping[int, Mapping[str, Any]], now_s: float) -> dict[str, Any]:
         """A step's line; times of a rank that was lost before it reported are unknown."""
         generation, step = key
         sync = min(float(r["exposed_ms"]) for r in ranks.values())

@@ -5,6 +5,8 @@ from typing import Any
 
 from daisychain.facts import RunState
 
+EXACT = "exact"
+
 
 def as_json(state: RunState, speeds: Mapping[str, float]) -> dict[str, Any]:
     """report.json; the same keys as the `finished` event where they mean the same."""
@@ -18,6 +20,8 @@ def as_json(state: RunState, speeds: Mapping[str, float]) -> dict[str, Any]:
         "steps": state.step,
         "epochs": state.epochs,
         "batch": state.spec.batch or state.batch,
+        "sync": state.spec.sync,
+        "approximate": state.spec.sync != EXACT,
         "seconds": round(state.elapsed_s, 3),
         "samples_per_second": state.samples_per_second,
         "speedup_vs_fastest_node": state.speedup_vs_fastest_node,
@@ -47,6 +51,7 @@ def as_markdown(state: RunState, speeds: Mapping[str, float]) -> str:
         f"- {state.phase} after {state.step} steps in {state.elapsed_s:.1f} s",
         f"- throughput: {_number(state.samples_per_second)} samples/s",
         f"- against the fastest node's own computing speed in this run: {_number(state.speedup_vs_fastest_node)} times",
+        f"- sync: {state.spec.sync}{'' if state.spec.sync == EXACT else ' (approximate)'}",
         f"- last loss: {_number(state.loss)}",
         f"- ledger: {state.ledger or 'no step was applied'}",
         "",

@@ -1,6 +1,6 @@
 """Batch normalisation over the whole global batch, exact for unequal shares.
 
-Per channel, all ranks sum (count, sum, sum of squares) in float64, each computed from the rank's own mean and variance.
+Per channel, all ranks sum (count, sum, sum of squares) in float64, each made from the rank's own mean and variance.
 With xhat = (x - mean) / std, g the gradient of the whole batch's loss after the layer, and n elements in a channel,
 
     dx = weight / std * (g - sum(g) / n - xhat * sum(g * xhat) / n)        (Ioffe and Szegedy, 2015, section 3)
@@ -128,7 +128,7 @@ def _statistics(x: Tensor, place: Place) -> tuple[Tensor, Tensor, float]:
     sums = torch.zeros(2 * channels + 1, dtype=torch.float64, device=x.device)
     here = x.numel() // max(channels, 1)
     if place.share and here:  # a sample that doesn't count may be NaN, and 0 * NaN is NaN
-        var, mean = (value.double() for value in torch.var_mean(_wide(x), _all_but_channels(x), correction=0))
+        mean, var = _moments(x)
         torch.cat([mean.new_tensor([1.0]), mean, var + mean * mean], out=sums)
         sums *= here
     sums = place.total(sums)
@@ -136,6 +136,18 @@ def _statistics(x: Tensor, place: Place) -> tuple[Tensor, Tensor, float]:
     mean, square = (sums[1:] / max(count, 1.0)).chunk(2)
     var = (square - mean * mean).clamp_(min=0.0)
     return mean.to(_wide_type(x)), var.to(_wide_type(x)), count
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each channel, in float64, by the corrected two-pass algorithm (Chan et al., 1983).
+
+    The second pass also finds the rounding error of the first one's mean. Many times faster than torch.var_mean.
+    """
+    wide, over = _wide(x), _all_but_channels(x)
+    mean = wide.mean(over)
+    centred = wide - mean.view(1, -1, *[1] * (x.dim() - 2))
+    rest = centred.mean(over).double()
+    return mean.double() + rest, centred.square_().mean(over).double() - rest * rest
 
 
 class _Normalise(torch.autograd.Function):

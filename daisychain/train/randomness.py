@@ -9,7 +9,7 @@ There the functions are replaced within calls of the model's modules, so what is
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,9 +23,7 @@ from daisychain.train.random_functions import replacements
 
 def attach(model: nn.Module, place: Place, tell: Tell) -> None:
     """Key the randomness of every forward of the model in training mode. tell: what can't be keyed, once per kind."""
-    around = _Around(_Noise(place, tell, model))
-    model.register_forward_pre_hook(around.before)
-    model.register_forward_hook(around.after, always_call=True)
+    _Around(_Noise(place, tell, model)).watch(model)
 
 
 @contextmanager
@@ -34,8 +32,9 @@ def keyed(place: Place, tell: Tell = lambda _: None) -> Iterator[None]:
 
     What a checkpoint within it repeats isn't keyed; `attach` is for models.
     """
-    noise = _Noise(place, tell, nn.Module())
-    noise.enter()
+    model = nn.Module()
+    noise = _Noise(place, tell, model)
+    noise.enter(model)
     try:
         yield
     finally:
@@ -55,21 +54,30 @@ def _in_backward() -> bool:
     return torch._C._current_graph_task_id() >= 0
 
 
-class _Around:
-    """A model's hooks. Copies of the model have the same ones, pickled ones do nothing."""
+class _Enterable(Protocol):
+    def enter(self, module: nn.Module) -> bool:
+        """A call of the module begins; whether it wants to know of its end."""
 
-    def __init__(self, noise: "_Noise | None" = None) -> None:
-        self._noise = noise
+    def leave(self) -> None: ...
+
+
+class _Around:
+    """Hooks around modules' calls. Copies of a module have the same ones, pickled ones do nothing."""
+
+    def __init__(self, what: _Enterable | None = None) -> None:
+        self._what = what
         self._entered: list[bool] = []
 
-    def before(self, model: nn.Module, _: Any) -> None:
-        self._entered.append(model.training and self._noise is not None)
-        if self._entered[-1] and self._noise is not None:
-            self._noise.enter()
+    def watch(self, module: nn.Module) -> None:
+        module.register_forward_pre_hook(self.before)
+        module.register_forward_hook(self.after, always_call=True)
+
+    def before(self, module: nn.Module, _: Any) -> None:
+        self._entered.append(self._what is not None and self._what.enter(module))
 
     def after(self, *_: Any) -> None:
-        if self._entered and self._entered.pop() and self._noise is not None:
-            self._noise.leave()
+        if self._entered and self._entered.pop() and self._what is not None:
+            self._what.leave()
 
     def __deepcopy__(self, _: Any) -> "_Around":
         return self
@@ -85,12 +93,15 @@ class _Noise:
         self._place, self._mode = place, _Mode(place, tell, model)
         self._entered: list[tuple[Tensor, bool]] = []
 
-    def enter(self) -> None:
+    def enter(self, module: nn.Module) -> bool:
+        if not module.training:
+            return False
         place, number = self._place, self._number()
         self._entered.append((torch.get_rng_state(), not _Mode.is_active))
         torch.default_generator.manual_seed(mix(place.seed, place.step, number))
         if not _Mode.is_active:
             self._mode.switch(on=True)
+        return True
 
     def _number(self) -> int:
         """Of this forward in the step. A checkpoint around the whole model repeats one, and doesn't say which."""
@@ -120,7 +131,6 @@ class _Mode(TorchFunctionMode):
         super().__init__()
         self.draws = Draws(place, tell, self)
         self._model: nn.Module | None = model
-        self._repeating: list[nn.Module] = []
         self._grad = True
 
     def switch(self, *, on: bool) -> None:
@@ -150,23 +160,23 @@ class _Mode(TorchFunctionMode):
         Not by one hook on the gradient: autograd gives each of its functions the modes that backward began with.
         """
         self._model = None
+        around = _Around(_Repeated(self))
         for module in model.modules():
             if module is not model:
-                module.register_forward_pre_hook(self._before_module)
-                module.register_forward_hook(self._after_module, always_call=True)
+                around.watch(module)
 
-    def _before_module(self, module: nn.Module, _: Any) -> None:
-        if not _Mode.is_active and _in_backward():
-            self._repeating.append(module)
-            self.switch(on=True)
 
-    def _after_module(self, module: nn.Module, *_: Any) -> None:
-        if self._repeating and self._repeating[-1] is module:
-            self._repeating.pop()
-            self.switch(on=False)
+class _Repeated:
+    """A mode, on where backward repeats a module's call."""
 
-    def __deepcopy__(self, _: Any) -> "_Mode":
-        return self
+    def __init__(self, mode: _Mode) -> None:
+        self._mode = mode
 
-    def __reduce__(self) -> Any:
-        return TorchFunctionMode, ()
+    def enter(self, _: nn.Module) -> bool:
+        if _Mode.is_active or not _in_backward():
+            return False
+        self._mode.switch(on=True)
+        return True
+
+    def leave(self) -> None:
+        self._mode.switch(on=False)

@@ -21,9 +21,9 @@ def node(name: str, **fields: Any) -> Node:
     return msgspec.structs.replace(base, **fields)
 
 
-def test_a_worker_is_silent_once_it_missed_three_heartbeats() -> None:
+def test_a_worker_is_silent_once_it_missed_five_heartbeats() -> None:
     chain = Chain().arrived(node("old"), 10.0)
-    assert LOST_AFTER_S == 6.0
+    assert LOST_AFTER_S == 5.0
     assert chain.silent(10.0 + LOST_AFTER_S) == ()
     assert chain.silent(10.1 + LOST_AFTER_S) == ("oldold",)
     assert chain.heard("oldold", 15.0).silent(10.1 + LOST_AFTER_S) == ()

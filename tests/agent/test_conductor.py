@@ -23,8 +23,8 @@ from daisychain.link.messages import (
     Listen,
     Listening,
     Message,
+    OrderRank,
     PathsTried,
-    Prepared,
     PrepareRun,
     StartRank,
     TryPaths,
@@ -40,6 +40,7 @@ NODE = Node(
 
 
 def node(name: str, **fields: Any) -> Node:
+    fields.setdefault("address", NODE.address if name == NODE.name else f"10.0.0.{1 + sum(name.encode()) % 250}")
     return msgspec.structs.replace(NODE, id=f"id-{name}", name=name, **fields)
 
 
@@ -68,7 +69,7 @@ class FakeSeat:
             self.started.set()
         match message:
             case PrepareRun():
-                return Prepared(store_port=4242)
+                return Done()
             case Listen():
                 return Listening(port=5000)
             case TryPaths(peers=peers):
@@ -78,6 +79,12 @@ class FakeSeat:
 
     def kinds(self) -> list[str]:
         return [type(message).__name__ for message in self.asked]
+
+    def orders(self) -> list[dict[str, Any]]:
+        return [message.order for message in self.asked if isinstance(message, OrderRank)]
+
+    def starts(self) -> list[StartRank]:
+        return [message for message in self.asked if isinstance(message, StartRank)]
 
 
 class Stage:
@@ -104,9 +111,44 @@ class Stage:
         for seat in self.seats.values():
             await asyncio.wait_for(seat.started.wait(), 5)
 
+    async def wait(self, *seats: int, generation: int = 0, completed: int = 0, why: str = "") -> None:
+        for seat in seats:
+            report = {"port": 4240 + seat, "generation": generation, "completed": completed, "why": why}
+            await self.run.report(seat, {"kind": "waiting", **report})
+
+    async def train(self) -> None:
+        """All seats are in generation 1."""
+        await self.started()
+        await self.wait(*range(len(self.nodes)))
+        for seat in range(len(self.nodes)):
+            await self.run.report(seat, {"kind": "joined", "generation": 1, "completed": 0})
+
+    async def finish(self, *seats: int) -> None:
+        """These ranks do all their work, and end once they may."""
+        for seat in seats:
+            await self.run.report(seat, {"kind": "done"})
+        for seat in seats:
+            await self.run.report(seat, {"kind": "exit", "code": 0})
+
     async def told(self, words: str) -> None:
         while words not in self.run.state().detail:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+    async def order(self, seat: str, kind: str, number: int = 1) -> dict[str, Any]:
+        """The first (second ...) order of this kind to a node, once it is there."""
+        for _ in range(500):
+            found = [order for order in self.seats[seat].orders() if order["kind"] == kind]
+            if len(found) >= number:
+                return found[number - 1]
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"no {kind} order for {seat} but {self.seats[seat].orders()}")
+
+    async def starts(self, seat: str, count: int) -> None:
+        for _ in range(500):
+            if len(self.seats[seat].starts()) >= count:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{seat} was started {len(self.seats[seat].starts())} times only")
 
     async def end(self) -> RunState:
         await asyncio.wait_for(self.driving, 5)
@@ -122,13 +164,16 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conductor, "GRACE_S", 0.1)
+    monkeypatch.setattr(conductor, "TICK_S", 0.01)
+    monkeypatch.setattr(conductor, "LEAVE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def step(number: int, share: int) -> dict[str, Any]:
     times = {"compute_ms": 8.0, "exposed_ms": 2.0, "step_ms": 10.0}
-    return {"kind": "step", "step": number, "epoch": 0, "share": share, "loss": 1.0 / number, **times}
+    facts = {"step": number, "generation": 1, "epoch": 0, "share": share, "shares": [64, 32], "loss": 1.0 / number}
+    data = {"index": number - 1, "digest": number, "batch": 96}
+    return {"kind": "step", **facts, **data, **times}
 
 
 SCRIPT_ERROR = {
@@ -139,7 +184,7 @@ PEER_ERROR = {"kind": "error", "origin": "peer", "type": "RuntimeError", "messag
 
 async def test_a_run_from_launch_to_report(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    await stage.started()
+    await stage.train()
     plan = {"kind": "plan", "steps": 4, "epochs": 1, "batch": 96, "shares": [64, 32]}
     for rank in (0, 1):
         await stage.run.report(rank, plan)
@@ -149,6 +194,8 @@ async def test_a_run_from_launch_to_report(tmp_path: Path) -> None:
         await stage.run.report(0, step(number, 64))
         await stage.run.report(1, step(number, 32))
     await stage.run.report(0, {"kind": "scores", "scores": {"accuracy": 0.9}})
+    await stage.run.report(1, {"kind": "done"})
+    await stage.run.report(0, {"kind": "done"})
     await stage.run.report(1, {"kind": "exit", "code": 0})
     assert not stage.driving.done()
     await stage.run.report(0, {"kind": "exit", "code": 0})
@@ -162,43 +209,179 @@ async def test_a_run_from_launch_to_report(tmp_path: Path) -> None:
     assert "finished after 4 steps" in (folder / "report.md").read_text(encoding="utf-8")
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["batch"] for line in lines] == [96, 96, 96, 96]
-    assert [e["event"] for e in stage.events()] == ["launched", "plan", "scores", "finished"]
+    told = [e["event"] for e in stage.events() if e["event"] != "waiting"]
+    assert told == ["launched", "generation", "plan", "scores", "finished"]
     for seat in stage.seats.values():
-        assert seat.kinds() == ["PrepareRun", "Listen", "TryPaths", "StartRank", "EndRun"]
+        assert [kind for kind in seat.kinds() if kind != "OrderRank"] == [
+            "PrepareRun", "Listen", "TryPaths", "StartRank", "EndRun"
+        ]  # fmt: skip
+        assert [order["kind"] for order in seat.orders()] == ["form", "leave"]
 
 
-async def test_every_rank_is_told_its_place(tmp_path: Path) -> None:
+async def test_every_rank_is_told_its_seat_and_later_its_generation(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     await stage.started()
-    head, old = (seat.asked for seat in stage.seats.values())
-    assert [m.serve_store for m in (head[0], old[0]) if isinstance(m, PrepareRun)] == [True, False]
-    starts = [m for m in (*head, *old) if isinstance(m, StartRank)]
-    assert [(m.rank, m.world_size, m.master_address, m.master_port) for m in starts] == [
-        (0, 2, "10.0.0.1", 4242),
-        (1, 2, "10.0.0.1", 4242),
-    ]
+    starts = [seat.starts()[0] for seat in stage.seats.values()]
+    assert [(m.seat, m.resume) for m in starts] == [(0, False), (1, False)]
     assert {(m.names, m.script, m.args) for m in starts} == {(("head", "old"), "train.py", ("--lr", "1"))}
+    await stage.wait(0, 1)
+    common = {
+        "generation": 1, "names": ["head", "old"], "speeds": ((0.001, 0.0001),) * 2, "address": "10.0.0.1", "port": 4240
+    }  # fmt: skip
+    for rank, name in enumerate(stage.seats):
+        assert (await stage.order(name, "form"))["formation"] == {**common, "rank": rank}
     stage.run.stop()
     await stage.end()
 
 
-async def test_a_lone_node_serves_no_store(tmp_path: Path) -> None:
+async def test_a_lone_node_tries_no_paths_and_forms_alone(tmp_path: Path) -> None:
     stage = Stage(tmp_path, head=FakeSeat())
-    await stage.started()
-    first = stage.seats["head"].asked[0]
-    assert isinstance(first, PrepareRun)
-    assert not first.serve_store
-    await stage.run.report(0, {"kind": "exit", "code": 0})
+    await stage.train()
+    assert stage.seats["head"].kinds() == ["PrepareRun", "StartRank"]
+    assert (await stage.order("head", "form"))["formation"]["names"] == ["head"]
+    await stage.finish(0)
     assert (await stage.end()).exit == 0
+
+
+async def test_a_resumed_run_goes_on_in_its_folder_from_checkpoints(tmp_path: Path) -> None:
+    first = Stage(tmp_path, head=FakeSeat())
+    await first.train()
+    first.run.stop()
+    await first.end()
+    spec = msgspec.structs.replace(first.run.spec, resume=first.run.id)
+    (tmp_path / "job" / "train.py").unlink()
+    (tmp_path / "job").rmdir()
+    second = Stage(tmp_path, spec=spec, head=FakeSeat())
+    await second.started()
+    assert second.run.folder.path == first.run.folder.path
+    assert second.seats["head"].starts()[0].resume
+    second.run.stop()
+    await second.end()
+
+
+# --- lost ranks ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_killed_rank_is_left_behind_started_again_and_let_in(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    await stage.run.report(1, {"kind": "exit", "code": -9})
+    assert (await stage.order("head", "break")) == {"kind": "break", "generation": 1}
+    await stage.wait(0, generation=1, completed=7, why="reset")
+    await stage.starts("old", 2)
+    assert stage.seats["old"].starts()[1].resume
+    assert (await stage.order("head", "form", 2))["formation"]["names"] == ["head"]
+    log = "\n".join(stage.run.state().log)
+    assert "old: its rank was killed" in log
+    assert "going on after step 7 with head" in log
+    await stage.wait(1)
+    assert (await stage.order("head", "boundary")) == {"kind": "boundary", "generation": 2}
+    await stage.wait(0, generation=2, completed=9)
+    formed = (await stage.order("old", "form", 2))["formation"]
+    assert (formed["generation"], formed["rank"], formed["names"]) == (3, 1, ["head", "old"])
+    await stage.finish(0, 1)
+    state = await stage.end()
+    assert (state.phase, state.exit, state.error) == ("finished", 0, "")
+
+
+async def test_a_rank_that_dies_again_and_again_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    for death in range(1, conductor.DEATHS + 1):
+        await stage.starts("old", death)
+        await stage.run.report(1, {"kind": "exit", "code": -11})
+        stage.now += 1000
+    await stage.wait(0, generation=1, completed=7, why="reset")
+    stage.now += 1000
+    await asyncio.sleep(0.05)
+    assert len(stage.seats["old"].starts()) == conductor.DEATHS
+    assert "it is left out" in stage.run.state().log[-2]
+    await stage.finish(0)
+    assert (await stage.end()).phase == "finished"
+
+
+async def test_a_rank_whose_machine_lacks_an_instruction_is_not_started_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.started()
+    await stage.run.report(1, {"kind": "exit", "code": conductor.ILLEGAL_INSTRUCTION})
+    await stage.wait(0)
+    stage.now += 1000
+    await stage.order("head", "form")
+    assert len(stage.seats["old"].starts()) == 1
+    stage.run.stop()
+    await stage.end()
+
+
+async def test_when_nobody_is_left_the_run_ends_with_the_cause(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    await stage.run.report(1, {"kind": "exit", "code": conductor.ILLEGAL_INSTRUCTION})
+    await stage.run.report(0, {"kind": "exit", "code": conductor.ILLEGAL_INSTRUCTION})
+    state = await stage.end()
+    assert (state.phase, state.exit) == ("failed", 1)
+    assert state.error.startswith("old: ")
+
+
+async def test_a_frozen_rank_is_left_behind_and_said(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    await stage.run.report(1, {"kind": "silent"})
+    await stage.order("head", "break")
+    await stage.order("old", "break")
+    assert stage.run.state().log[-1].endswith("old is frozen: its rank says nothing any more")
+    await stage.run.report(1, {"kind": "heard"})
+    await stage.wait(1, 0, generation=1, completed=3, why="cut")
+    assert (await stage.order("old", "form", 2))["formation"]["names"] == ["head", "old"]
+    stage.run.stop()
+    await stage.end()
+
+
+@pytest.mark.parametrize("alive", [True, False])
+async def test_a_lost_node_is_left_behind_and_comes_back(tmp_path: Path, alive: bool) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    stage.run.lost(node("stranger"), "not ours")
+    stage.run.lost(stage.nodes[1], "not heard of for 6 s")
+    await stage.order("head", "break")
+    await stage.wait(0, generation=1, completed=3, why="cut")
+    assert not stage.driving.done()
+    assert any(line.endswith("old is lost: not heard of for 6 s") for line in stage.run.state().log)
+    again = FakeSeat()
+    stage.seats["old"] = again
+    stage.run.back(stage.nodes[1], again, alive=alive)
+    if alive:
+        assert (await stage.order("old", "break"))["generation"] == 2
+        assert not again.starts()
+    else:
+        await asyncio.wait_for(again.started.wait(), 5)
+        assert again.kinds() == ["PrepareRun", "StartRank"]
+        assert again.starts()[0].resume
+    stage.run.stop()
+    await stage.end()
+
+
+async def test_a_new_connection_before_the_old_ones_end_was_noticed_is_a_loss_too(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    again = stage.seats["old"] = FakeSeat()
+    stage.run.back(stage.nodes[1], again, alive=True)
+    await stage.order("head", "break")
+    await stage.order("old", "break")
+    await stage.wait(1, 0, generation=1, completed=3, why="cut")
+    assert (await stage.order("old", "form"))["formation"]["names"] == ["head", "old"]
+    assert not stage.seats["old"].starts()
+    stage.run.stop()
+    await stage.end()
 
 
 # --- failures ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_script_error_wins_over_an_earlier_and_a_later_peer_error(tmp_path: Path) -> None:
+async def test_a_scripts_own_error_ends_the_run_and_wins_over_earlier_peer_errors(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    await stage.started()
+    await stage.train()
     await stage.run.report(0, PEER_ERROR)
+    assert not stage.run._over.is_set()
     await stage.run.report(1, SCRIPT_ERROR)
     await stage.run.report(0, PEER_ERROR)
     await stage.run.report(0, {"kind": "exit", "code": 1})
@@ -209,51 +392,64 @@ async def test_a_script_error_wins_over_an_earlier_and_a_later_peer_error(tmp_pa
     assert stage.report_json()["error"] == state.error
 
 
-async def test_a_killed_rank_explains_what_its_peers_say(tmp_path: Path) -> None:
+async def test_a_killed_rank_explains_what_its_peers_say_once_nobody_is_left(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    await stage.started()
+    await stage.train()
     await stage.run.report(0, PEER_ERROR)
-    await stage.run.report(0, {"kind": "exit", "code": 1})
-    await stage.run.report(1, {"kind": "exit", "code": -9})
+    for _ in range(conductor.DEATHS):
+        await stage.run.report(0, {"kind": "exit", "code": 1})
+        await stage.run.report(1, {"kind": "exit", "code": -9})
+        stage.now += 1000
     state = await stage.end()
     assert state.exit == 1
     assert state.error.startswith("old: its rank was killed")
 
 
-async def test_a_peer_error_alone_is_shown_after_a_moment(tmp_path: Path) -> None:
+async def test_an_exit_after_its_work_is_no_loss_and_does_not_end_the_run(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    await stage.started()
-    await stage.run.report(0, PEER_ERROR)
-    assert not stage.driving.done()
-    assert (await stage.end()).error == "head: RuntimeError: Connection reset by peer"
-
-
-async def test_an_exit_of_one_rank_does_not_end_the_run(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    await stage.started()
+    await stage.train()
+    await stage.run.report(1, {"kind": "done"})
     await stage.run.report(1, {"kind": "exit", "code": 0})
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
     assert not stage.driving.done()
+    assert len(stage.seats["old"].starts()) == 1
     stage.run.stop()
     await stage.end()
 
 
-async def test_a_node_that_is_lost_while_it_runs(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+async def test_a_script_that_never_trains_has_scores_too(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, head=FakeSeat())
     await stage.started()
-    stage.run.lost(node("stranger"), "not ours")
-    await asyncio.sleep(0.15)
-    assert not stage.driving.done()
-    stage.run.lost(stage.nodes[1], "not heard of for 6 s")
-    await stage.run.report(0, PEER_ERROR)
+    await stage.run.report(0, {"kind": "scores", "scores": {"accuracy": 0.5}})
+    await stage.finish(0)
     state = await stage.end()
-    assert (state.phase, state.exit) == ("failed", 1)
-    assert state.error.startswith("old: not heard of for 6 s. ")
-    assert "EndRun" in stage.seats["head"].kinds()
+    assert (state.phase, state.scores) == ("finished", {"accuracy": 0.5})
 
 
-@pytest.mark.parametrize("moment", ["PrepareRun", "StartRank"])
-async def test_a_node_that_is_lost_before_the_first_step_is_named(tmp_path: Path, moment: str) -> None:
+async def test_ranks_that_do_not_end_by_themselves_are_ended(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    for seat in (0, 1):
+        await stage.run.report(seat, {"kind": "done"})
+    state = await stage.end()
+    assert (state.phase, state.exit) == ("finished", 0)
+    assert stage.seats["old"].kinds()[-1] == "EndRun"
+
+
+async def test_a_rank_that_still_waits_is_let_go_with_those_who_are_done(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, head=FakeSeat(), mid=FakeSeat(), old=FakeSeat())
+    await stage.train()
+    await stage.run.report(2, {"kind": "exit", "code": -9})
+    await stage.wait(0, 1, generation=1, completed=3, why="reset")
+    await stage.run.report(0, {"kind": "done"})
+    await stage.wait(2)
+    await stage.run.report(1, {"kind": "done"})
+    assert await stage.order("old", "leave")
+    assert (await stage.end()).phase == "finished"
+
+
+@pytest.mark.parametrize("moment", ["PrepareRun", "Listen", "TryPaths"])
+async def test_a_node_that_is_lost_before_any_rank_is_started_ends_the_run(tmp_path: Path, moment: str) -> None:
     stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat(hang=moment))
     await asyncio.wait_for(stage.seats["old"].hangs.wait(), 5)
     stage.run.lost(stage.nodes[1], "not heard of for 6 s")
@@ -264,13 +460,13 @@ async def test_a_node_that_is_lost_before_the_first_step_is_named(tmp_path: Path
 
 async def test_what_ranks_die_of_while_they_are_ended_explains_nothing(tmp_path: Path) -> None:
     stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat(hang="EndRun"))
-    await stage.started()
-    stage.run.lost(stage.nodes[1], "its connection ended")
+    await stage.train()
+    await stage.run.report(0, SCRIPT_ERROR)
     await asyncio.wait_for(stage.seats["old"].hangs.wait(), 5)
     await stage.run.report(0, {"kind": "exit", "code": -6})
     stage.seats["old"].release.set()
     state = await stage.end()
-    assert state.error.startswith("old: its connection ended")
+    assert state.error == "head: train.py:3: ValueError: boom"
 
 
 @pytest.mark.parametrize(
@@ -291,16 +487,35 @@ async def test_a_node_that_refuses_is_named_once(tmp_path: Path, error: DaisyErr
 
 async def test_a_preflight_refusal_keeps_its_kind(tmp_path: Path) -> None:
     verdict = Verdict(level="refuse", check="disk", reason="the disk is full", node="old")
-    stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat({"StartRank": PreflightError([verdict])}))
+    stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat({"PrepareRun": PreflightError([verdict])}))
     state = await stage.end()
     assert (state.exit, state.error) == (4, "old: the disk is full")
 
 
+async def test_a_node_that_can_not_start_its_rank_is_left_out(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat({"StartRank": DaisyError("the disk is full")}))
+    await asyncio.wait_for(stage.seats["head"].started.wait(), 5)
+    await stage.wait(0)
+    assert (await stage.order("head", "form"))["formation"]["names"] == ["head"]
+    assert any("old can't take part: old: the disk is full" in line for line in stage.run.state().log)
+    await stage.finish(0)
+    assert (await stage.end()).phase == "finished"
+
+
+async def test_a_run_that_no_node_can_start_fails_with_the_reason(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, head=FakeSeat({"StartRank": DaisyError("the disk is full", "Free some space")}))
+    for death in range(1, conductor.DEATHS + 1):
+        await stage.starts("head", death)
+        await asyncio.sleep(0.02)
+        stage.now += 1000
+    state = await stage.end()
+    assert (state.phase, state.exit, state.error) == ("failed", 1, "head: the disk is full. Free some space")
+
+
 async def test_a_node_that_can_not_be_ended_holds_nothing_up(tmp_path: Path) -> None:
     stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat({"EndRun": LinkError("gone")}))
-    await stage.started()
-    for rank in (0, 1):
-        await stage.run.report(rank, {"kind": "exit", "code": 0})
+    await stage.train()
+    await stage.finish(0, 1)
     assert (await stage.end()).exit == 0
 
 
@@ -360,15 +575,16 @@ async def test_a_node_that_is_never_measured_is_waited_for_no_longer_than_patien
 # --- what ranks send ----------------------------------------------------------------------------------------------
 
 
-def output(path: str, data: bytes) -> dict[str, Any]:
-    return {"kind": "output", "path": path, "data": base64.b64encode(data).decode()}
+def output(path: str, data: bytes, offset: int = 0) -> dict[str, Any]:
+    return {"kind": "output", "path": path, "offset": offset, "data": base64.b64encode(data).decode()}
 
 
 async def test_output_lands_in_the_runs_folder(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     await stage.started()
-    await stage.run.report(0, output("model.pt", b"one "))
-    await stage.run.report(0, output("model.pt", b"two"))
+    # cut off after its first piece, and sent again
+    for offset, piece in ((0, b"one "), (0, b"one "), (4, b"two")):
+        await stage.run.report(0, output("model.pt", piece, offset))
     await stage.run.report(0, output("sub/deep.txt", b"x"))
     folder = stage.run.folder.path
     assert (folder / "model.pt").read_bytes() == b"one two"
@@ -397,21 +613,23 @@ async def test_output_lands_nowhere_else(tmp_path: Path, path: str) -> None:
         {}, {"kind": "step"}, {"kind": "step", "step": "x"}, {"kind": "exit"}, {"kind": "exit", "code": "x"},
         {"kind": "output"}, {"kind": "output", "path": "x", "data": "!"}, {"kind": "scores"}, {"kind": [1]},
         {"kind": "scores", "scores": 3}, {"kind": "step", "step": float("inf")},
-        {"kind": "shares", "reason": "x", "name": "y"},
+        {"kind": "shares", "reason": "x", "name": "y"}, {"kind": "waiting"}, {"kind": "joined"},
+        {"kind": "joined", "generation": "x"}, {"kind": "nonsense"},
     ],
 )  # fmt: skip
 async def test_a_malformed_report_changes_nothing(tmp_path: Path, report: dict[str, Any]) -> None:
     stage = Stage(tmp_path)
-    await stage.started()
+    await stage.train()
     await stage.run.report(0, report)
-    for rank in (0, 1, -1, 2, 99):
-        await stage.run.report(rank, {"kind": "exit", "code": 0})
+    for seat in (-1, 2, 99):
+        await stage.run.report(seat, {"kind": "exit", "code": 0})
+    await stage.finish(0, 1)
     assert (await stage.end()).phase == "finished"
 
 
 async def test_a_disk_that_fills_up_ends_the_run_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(tmp_path, head=FakeSeat())
-    await stage.started()
+    await stage.train()
 
     def full(_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -515,3 +733,33 @@ async def test_a_blocked_path_refuses_the_run_before_any_rank_starts(tmp_path: P
     assert "ufw" in state.error
     assert all("StartRank" not in seat.kinds() for seat in stage.seats.values())
     assert any(event["event"] == "refused" for event in stage.events())
+
+
+async def test_a_node_that_comes_later_takes_part_once_it_is_ready(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    late = stage.seats["late"] = FakeSeat()
+    stage.run.back(node("late", state="measuring"), late, alive=False)
+    assert len(stage.run.taking_part) == 2
+    stage.run.news(node("late"), late)
+    await asyncio.wait_for(late.started.wait(), 5)
+    assert late.kinds() == ["PrepareRun", "StartRank"]
+    assert late.starts()[0].names == ("head", "old", "late")
+    await stage.wait(2)
+    assert (await stage.order("head", "boundary"))["generation"] == 1
+    stage.run.stop()
+    await stage.end()
+
+
+async def test_a_run_of_named_nodes_takes_no_others(tmp_path: Path) -> None:
+    (tmp_path / "x.py").touch()
+    spec = RunSpec(job="script", path=str(tmp_path / "x.py"), nodes=("head", "old"))
+    stage = Stage(tmp_path, spec=spec)
+    await stage.train()
+    late = FakeSeat()
+    stage.run.news(node("late"), late)
+    await asyncio.sleep(0.05)
+    assert late.asked == []
+    assert len(stage.run.taking_part) == 2
+    stage.run.stop()
+    await stage.end()

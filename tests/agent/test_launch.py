@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from daisychain.agent import launch
-from daisychain.agent.launch import check_spec, folder_name, pack_job, pack_script, run_name
+from daisychain.agent.launch import check_spec, folder_name, judge_script, pack_job, pack_script, run_name
 from daisychain.config import Settings
 from daisychain.errors import DataError, ScriptError, UsageError
 from daisychain.facts import RunSpec
@@ -66,6 +66,26 @@ def test_a_number_below_one_is_refused(fields: dict[str, Any]) -> None:
 
 def test_the_demo_needs_no_file() -> None:
     check_spec(RunSpec(job="demo"), "head")
+
+
+def test_a_script_is_judged_by_its_text_with_name_and_line(tmp_path: Path) -> None:
+    text = "# coding: latin-1\n# \xe9\nimport daisychain\nfrom torch import distributed\ndistributed.barrier()\n"
+    (verdict,) = judge_script(script(tmp_path, text.encode("latin-1")))
+    assert (verdict.level, verdict.check) == ("refuse", "script")
+    assert verdict.reason.startswith("train.py:5: barrier ")
+
+
+@pytest.mark.parametrize("content", [b"x = (", b"x = '\xff'\n", b"\0", b"# coding: nonsense\n"])
+def test_of_what_is_no_python_the_judge_says_nothing(tmp_path: Path, content: bytes) -> None:
+    assert judge_script(script(tmp_path, content)) == ()
+
+
+def test_only_scripts_that_are_there_are_judged(tmp_path: Path) -> None:
+    assert judge_script(RunSpec(job="script", path=str(tmp_path / "none.py"))) == ()
+    spec = script(tmp_path, "import torch\n")
+    assert judge_script(spec)
+    assert judge_script(RunSpec(job="tabular", path=spec.path, target="y")) == ()
+    assert judge_script(RunSpec(job="demo")) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
 """This node's side of runs: what it refuses."""
 
 import asyncio
+import base64
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from daisychain.agent import node_side, ranks
 from daisychain.agent.node_side import NodeSide, with_share
 from daisychain.config import Settings, locate
 from daisychain.errors import DaisyError
 from daisychain.facts import Device, Node, Verdict, Versions
-from daisychain.link.messages import Done, EndRun, Ping, PrepareRun, StartRank
+from daisychain.link.messages import Done, EndRun, OrderRank, Ping, PrepareRun, StartRank
 
 NODE = Node(
     id="id", name="old", role="worker", state="ready", address="127.0.0.1", port=1, nic="lo",
@@ -20,9 +23,45 @@ NODE = Node(
 )  # fmt: skip
 
 
+FAKE_RANK = """
+import json, sys
+task = json.loads(sys.stdin.readline())
+say = lambda **facts: print(json.dumps(facts), flush=True)
+say(kind="waiting", port=1, generation=0, completed=0, why="")
+for line in sys.stdin:
+    order = json.loads(line)
+    say(kind="obeyed", order=order)
+    if order["kind"] == "save":
+        sys.exit(0)
+    if order["kind"] == "leave":
+        with open(task["output"] + "/model.pt", "wb") as stream:
+            stream.write(b"weights")
+        say(kind="done")
+"""
+
+
 class FakeHead:
+    def __init__(self) -> None:
+        self.reports: list[dict[str, Any]] = []
+
     def sources(self) -> dict[str, Path]:
         return {}
+
+    async def report(self, run: str, seat: int, report: dict[str, Any]) -> None:
+        assert (run, seat) == ("one", 4)
+        self.reports.append(report)
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        for _ in range(1000):
+            for report in self.reports:
+                if report["kind"] == kind:
+                    return report
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"no {kind} but {self.reports}")
+
+    @property
+    def obeyed(self) -> list[str]:
+        return [report["order"]["kind"] for report in self.reports if report["kind"] == "obeyed"]
 
 
 HEAD: Any = FakeHead()
@@ -34,7 +73,7 @@ async def side(tmp_path: Path) -> NodeSide:
 
 
 def prepare(run: str) -> PrepareRun:
-    return PrepareRun(run=run, files=(), serve_store=False)
+    return PrepareRun(run=run, files=())
 
 
 @pytest.mark.parametrize("run", ["", ".", "..", "../x", "a/b", "/tmp/x", ".hidden"])
@@ -59,17 +98,99 @@ async def test_one_run_at_a_time_until_its_end(side: NodeSide) -> None:
 
 
 async def test_a_rank_of_a_run_that_was_not_prepared_is_refused(side: NodeSide) -> None:
-    message = StartRank(
-        run="one", generation=1, rank=0, world_size=1, master_address="", master_port=0, names=("old",), speeds=(),
-        script="x.py", args=(), settings={},
-    )  # fmt: skip
+    message = StartRank(run="one", seat=0, names=("old",), script="x.py", args=(), settings={})
     with pytest.raises(DaisyError, match="run one was not prepared on this node"):
         await side.handle(message, HEAD)
+    with pytest.raises(DaisyError, match="run one was not prepared on this node"):
+        await side.handle(OrderRank(run="one", order={"kind": "leave"}), HEAD)
 
 
 async def test_other_messages_are_no_orders(side: NodeSide) -> None:
     with pytest.raises(DaisyError, match="Ping is not an order"):
         await side.handle(Ping(), HEAD)
+
+
+# --- a rank that runs -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def running(side: NodeSide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeHead]:
+    """The head of a run whose rank waits on this side."""
+    (tmp_path / "fake_rank.py").write_text(FAKE_RANK, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(ranks, "RANK_MODULE", "fake_rank")
+    head = FakeHead()
+    link: Any = head
+    assert not side.waiting_run
+    await side.handle(prepare("one"), link)
+    start = StartRank(run="one", seat=4, names=("old",), script="x.py", args=(), settings={})
+    assert await side.handle(start, link) == Done()
+    await head.until("waiting")
+    yield head
+    await side.end()
+
+
+async def test_orders_and_reports_go_through(side: NodeSide, running: FakeHead) -> None:
+    assert side.waiting_run == "one"
+    link: Any = running
+    assert await side.handle(OrderRank(run="one", order={"kind": "boundary", "generation": 1}), link) == Done()
+    assert (await running.until("obeyed"))["order"] == {"kind": "boundary", "generation": 1}
+
+
+async def test_what_a_rank_leaves_is_sent_before_it_is_done(side: NodeSide, running: FakeHead) -> None:
+    link: Any = running
+    await side.handle(OrderRank(run="one", order={"kind": "leave"}), link)
+    await running.until("done")
+    kinds = [report["kind"] for report in running.reports]
+    assert kinds.index("output") < kinds.index("done")
+    output = await running.until("output")
+    assert (output["path"], base64.b64decode(output["data"])) == ("model.pt", b"weights")
+
+
+async def test_without_a_head_the_rank_lets_go_and_saves_and_ends(
+    side: NodeSide, running: FakeHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_side, "GONE_HEAD_S", 0.1)
+    side.head_is_gone(silent=False)
+    side.head_is_gone(silent=False)
+    while side.busy:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert running.obeyed == ["break", "save"]
+    assert not side.waiting_run
+
+
+async def test_a_silent_head_is_waited_for_longer_and_hears_again_what_it_missed(
+    side: NodeSide, running: FakeHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_side, "GONE_HEAD_S", 0.0)
+    side.head_is_gone(silent=True)
+    await running.until("obeyed")
+    again = FakeHead()
+    link: Any = again
+    await side.head_is_back(link)
+    assert [report["kind"] for report in again.reports] == ["waiting"]
+    assert side.waiting_run == "one"
+    await side.handle(OrderRank(run="one", order={"kind": "boundary", "generation": 1}), link)
+    assert (await again.until("obeyed"))["order"]["kind"] == "boundary"
+
+
+async def test_a_head_that_comes_back_to_an_idle_node_hears_nothing(side: NodeSide) -> None:
+    again = FakeHead()
+    link: Any = again
+    side.head_is_gone(silent=True)
+    await side.head_is_back(link)
+    assert again.reports == []
+
+
+async def test_a_rank_that_ended_meanwhile_does_not_wait(side: NodeSide, running: FakeHead) -> None:
+    link: Any = running
+    await side.handle(OrderRank(run="one", order={"kind": "save"}), link)
+    await running.until("exit")
+    assert side.waiting_run == ""
+    again = FakeHead()
+    back: Any = again
+    await side.head_is_back(back)
+    assert again.reports == []
 
 
 def test_a_share_is_put_on_the_nodes_record() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -28,7 +27,7 @@ task = json.loads(sys.stdin.readline())
 say = lambda **facts: print(json.dumps(facts), flush=True)
 mode = task["args"][0]
 if mode == "told":
-    keys = "RANK WORLD_SIZE MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME OMP_NUM_THREADS".split()
+    keys = "RANK WORLD_SIZE GLOO_SOCKET_IFNAME OMP_NUM_THREADS".split()
     say(kind="task", task=task, env={key: os.environ.get(key) for key in keys}, cwd=os.getcwd())
     print("words to the log", file=sys.stderr)
 elif mode == "noise":
@@ -39,10 +38,15 @@ elif mode == "exit":
     sys.exit(7)
 elif mode == "suicide":
     os.kill(os.getpid(), 9)
-elif mode == "store":
-    import socket
-    store = socket.socket(fileno=task["store_fd"])
-    say(kind="store", name=store.getsockname(), listening=store.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+elif mode == "echo":
+    say(kind="waiting", port=1, generation=0, completed=0, why="")
+    for line in sys.stdin:
+        say(kind="obeyed", order=json.loads(line))
+elif mode == "deaf":
+    say(kind="waiting", port=1, generation=0, completed=0, why="")
+    time.sleep(120)
+elif mode == "beats":
+    say(kind="beat"); say(kind="after")
 else:
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(120)"])
     say(kind="child", pid=child.pid)
@@ -68,8 +72,8 @@ def blob(content: bytes, path: str = "train.py") -> File:
     return File(path, hashlib.sha256(content).hexdigest(), len(content))
 
 
-def order(*files: File, serve_store: bool = False) -> PrepareRun:
-    return PrepareRun(run="run-1", files=files, serve_store=serve_store)
+def order(*files: File) -> PrepareRun:
+    return PrepareRun(run="run-1", files=files)
 
 
 async def shipped(have: int, total: int) -> None:
@@ -111,39 +115,41 @@ class Heard:
         return int(self.reports[-1]["code"])
 
 
-async def start(run: NodeRun, mode: str, log_path: Path) -> Heard:
+async def start(run: NodeRun, mode: str, folder: Path, *, resume: bool = False) -> Heard:
     heard = Heard()
     message = StartRank(
-        run="run-1", generation=1, rank=1, world_size=2, master_address="10.0.0.1", master_port=4242,
-        names=("head", "old"), speeds=((0.0, 0.1), (0.0, 0.2)), script="train.py", args=(mode,), settings={"seed": 3},
+        run="run-1", seat=1, names=("head", "old"), script="train.py", args=(mode,), settings={"seed": 3}, resume=resume
     )  # fmt: skip
-    answer = await run.start(message, log_path=log_path, threads=2, slowdown=1.5, nic="eth7", report=heard)
+    answer = await run.start(
+        message, address="10.0.0.2", folder=folder, threads=2, slowdown=1.5, nic="eth7", report=heard
+    )  # fmt: skip
     assert answer == Done()
     return heard
 
 
 async def test_a_rank_is_told_its_place_and_starts_in_its_work_folder(node_run: NodeRun, tmp_path: Path) -> None:
-    await node_run.prepare(order(), "127.0.0.1", {}, None, shipped)
-    log_path = tmp_path / "runs" / "rank-1.log"
-    heard = await start(node_run, "told", log_path)
+    await node_run.prepare(order(), {}, None, shipped)
+    folder = tmp_path / "runs"
+    heard = await start(node_run, "told", folder, resume=True)
     await asyncio.wait_for(heard.exit.wait(), 20)
     first = heard.reports[0]
     assert first["env"] == {
-        "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242", "GLOO_SOCKET_IFNAME": "eth7",
-        "OMP_NUM_THREADS": "2",
+        "RANK": "1", "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "eth7", "OMP_NUM_THREADS": "2"
     }  # fmt: skip
     assert Path(first["cwd"]) == node_run.folder.resolve()
     task = first["task"]
-    assert (task["slowdown"], task["threads"], task["settings"], task["store_fd"]) == (1.5, 2, {"seed": 3}, -1)
+    assert (task["slowdown"], task["threads"], task["settings"]) == (1.5, 2, {"seed": 3})
+    assert (task["rank"], task["names"], task["address"], task["resume"]) == (1, ["head", "old"], "10.0.0.2", True)
+    assert task["checkpoints"] == str(folder / "checkpoints")
     assert task["output"] == str(node_run.output)
     assert heard.code == 0
-    assert "words to the log" in log_path.read_text(encoding="utf-8")
+    assert "words to the log" in (folder / "rank-1.log").read_text(encoding="utf-8")
     await node_run.end()
     assert not node_run.folder.exists()
 
 
 async def test_noise_on_the_pipe_is_passed_over(node_run: NodeRun, tmp_path: Path) -> None:
-    await node_run.prepare(order(), "127.0.0.1", {}, None, shipped)
+    await node_run.prepare(order(), {}, None, shipped)
     heard = await start(node_run, "noise", tmp_path / "log")
     await asyncio.wait_for(heard.exit.wait(), 20)
     assert [report["kind"] for report in heard.reports] == ["after", "exit"]
@@ -152,7 +158,7 @@ async def test_noise_on_the_pipe_is_passed_over(node_run: NodeRun, tmp_path: Pat
 
 @pytest.mark.parametrize(("mode", "code"), [("exit", 7), ("suicide", -9)])
 async def test_the_last_report_is_the_exit(node_run: NodeRun, tmp_path: Path, mode: str, code: int) -> None:
-    await node_run.prepare(order(), "127.0.0.1", {}, None, shipped)
+    await node_run.prepare(order(), {}, None, shipped)
     heard = await start(node_run, mode, tmp_path / "log")
     await asyncio.wait_for(heard.exit.wait(), 20)
     assert heard.code == code
@@ -160,7 +166,7 @@ async def test_the_last_report_is_the_exit(node_run: NodeRun, tmp_path: Path, mo
 
 
 async def test_the_end_kills_the_rank_and_its_children_and_reports_nothing(node_run: NodeRun, tmp_path: Path) -> None:
-    await node_run.prepare(order(), "127.0.0.1", {}, None, shipped)
+    await node_run.prepare(order(), {}, None, shipped)
     heard = await start(node_run, "family", tmp_path / "log")
     await asyncio.wait_for(heard.first.wait(), 20)
     child = heard.reports[0]["pid"]
@@ -171,7 +177,7 @@ async def test_the_end_kills_the_rank_and_its_children_and_reports_nothing(node_
 
 
 async def test_a_child_that_outlives_its_rank_hides_no_exit_and_is_killed(node_run: NodeRun, tmp_path: Path) -> None:
-    await node_run.prepare(order(), "127.0.0.1", {}, None, shipped)
+    await node_run.prepare(order(), {}, None, shipped)
     heard = await start(node_run, "orphan", tmp_path / "log")
     await asyncio.wait_for(heard.exit.wait(), 10)
     child = heard.reports[0]["pid"]
@@ -186,30 +192,106 @@ async def test_the_end_may_come_twice_or_before_anything_was_started(node_run: N
     assert await node_run.end() == Done()
 
 
-# --- getting ready ------------------------------------------------------------------------------------------
+# --- while it runs -------------------------------------------------------------------------------------------
 
 
-async def test_the_store_listens_on_one_address_and_goes_to_the_rank(node_run: NodeRun, tmp_path: Path) -> None:
-    prepared = await node_run.prepare(order(serve_store=True), "127.0.0.1", {}, None, shipped)
-    heard = await start(node_run, "store", tmp_path / "log")
+class Until:
+    """Waits for a report."""
+
+    @staticmethod
+    async def kind(heard: Heard, kind: str, count: int = 1) -> dict[str, Any]:
+        for _ in range(1000):
+            found = [report for report in heard.reports if report["kind"] == kind]
+            if len(found) >= count:
+                return found[-1]
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"no {kind} but {heard.reports}")
+
+
+FORM = {"kind": "form", "formation": {"generation": 3}}
+
+
+async def test_orders_reach_the_rank_in_order_and_its_waiting_is_remembered_until_it_is_over(
+    node_run: NodeRun, tmp_path: Path
+) -> None:
+    await node_run.prepare(order(), {}, None, shipped)
+    assert (node_run.alive, node_run.waits, node_run.generation) == (False, None, 0)
+    heard = await start(node_run, "echo", tmp_path)
+    waiting = await Until.kind(heard, "waiting")
+    assert node_run.alive
+    assert node_run.waits == waiting
+    await node_run.order({"kind": "break", "generation": 2})
+    assert node_run.waits == waiting
+    await node_run.order(FORM)
+    assert (node_run.waits, node_run.generation) == (None, 3)
+    await Until.kind(heard, "obeyed", 2)
+    assert [report["order"]["kind"] for report in heard.reports if report["kind"] == "obeyed"] == ["break", "form"]
+    await node_run.end()
+    assert not node_run.alive
+
+
+async def test_an_order_to_a_rank_that_has_ended_is_no_error(node_run: NodeRun, tmp_path: Path) -> None:
+    await node_run.prepare(order(), {}, None, shipped)
+    await node_run.order(FORM)
+    heard = await start(node_run, "exit", tmp_path)
     await asyncio.wait_for(heard.exit.wait(), 20)
-    assert heard.reports[0] == {"kind": "store", "name": ["127.0.0.1", prepared.store_port], "listening": 1}
+    for _ in range(3):
+        await node_run.order(FORM)
     await node_run.end()
-    with pytest.raises(ConnectionError):
-        socket.create_connection(("127.0.0.1", prepared.store_port), timeout=1)
 
 
-async def test_an_address_that_is_not_ours_is_said(node_run: NodeRun) -> None:
-    with pytest.raises(DaisyError, match=r"can't listen on 192\.0\.2\.1"):
-        await node_run.prepare(order(serve_store=True), "192.0.2.1", {}, None, shipped)
+async def test_a_rank_that_reads_no_orders_holds_nobody_up(
+    node_run: NodeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "ORDER_TIMEOUT_S", 0.05)
+    await node_run.prepare(order(), {}, None, shipped)
+    heard = await start(node_run, "deaf", tmp_path)
+    await Until.kind(heard, "waiting")
+    for _ in range(4):
+        await asyncio.wait_for(node_run.order({"kind": "form", "formation": {"generation": 1, "x": "x" * 10**6}}), 5)
     await node_run.end()
+
+
+async def test_a_rank_may_be_started_again(node_run: NodeRun, tmp_path: Path) -> None:
+    await node_run.prepare(order(), {}, None, shipped)
+    first = await start(node_run, "suicide", tmp_path)
+    await asyncio.wait_for(first.exit.wait(), 20)
+    second = await start(node_run, "echo", tmp_path)
+    await Until.kind(second, "waiting")
+    assert node_run.alive
+    await node_run.end()
+
+
+async def test_silence_is_told_once_and_so_is_its_end(
+    node_run: NodeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "SILENT_AFTER_S", 0.2)
+    await node_run.prepare(order(), {}, None, shipped)
+    heard = await start(node_run, "echo", tmp_path)
+    await Until.kind(heard, "waiting")
+    await Until.kind(heard, "silent")
+    await node_run.order({"kind": "break", "generation": 1})
+    await Until.kind(heard, "heard")
+    kinds = [report["kind"] for report in heard.reports if report["kind"] in ("silent", "heard")]
+    assert kinds[:2] == ["silent", "heard"]
+    await node_run.end()
+
+
+async def test_beats_stay_on_the_node(node_run: NodeRun, tmp_path: Path) -> None:
+    await node_run.prepare(order(), {}, None, shipped)
+    heard = await start(node_run, "beats", tmp_path)
+    await asyncio.wait_for(heard.exit.wait(), 20)
+    assert [report["kind"] for report in heard.reports] == ["after", "exit"]
+    await node_run.end()
+
+
+# --- getting ready ------------------------------------------------------------------------------------------
 
 
 async def test_files_of_this_machine_are_laid_out_without_fetching(node_run: NodeRun, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"code")
     file = blob(b"code", "pkg/train.py")
-    answer = await node_run.prepare(order(file), "127.0.0.1", {file.sha256: tmp_path / "source"}, None, shipped)
-    assert answer.store_port == 0
+    assert await node_run.prepare(order(file), {file.sha256: tmp_path / "source"}, None, shipped) == Done()
     assert (node_run.folder / "pkg" / "train.py").read_bytes() == b"code"
     await node_run.end()
 
@@ -235,14 +317,14 @@ async def test_missing_files_are_fetched_once_and_a_part_is_gone_on_with(node_ru
     async def progress(have: int, total: int) -> None:
         told.append((have, total))
 
-    await node_run.prepare(order(*files), "127.0.0.1", {}, server(contents, asked), progress)
+    await node_run.prepare(order(*files), {}, server(contents, asked), progress)
     assert asked == [6, 0, 0]
     assert told[-1] == (14, 14)
     laid = {p.name: p.read_bytes() for p in node_run.folder.iterdir() if p.is_file()}
     assert laid == {"a": one, "copy-of-a": one, "b": two, "empty": b""}
     await node_run.end()
     again = NodeRun(paths, "run-1", {})
-    await again.prepare(order(*files), "127.0.0.1", {}, server({}, asked), progress)
+    await again.prepare(order(*files), {}, server({}, asked), progress)
     assert len(asked) == 3
     await again.end()
 
@@ -250,7 +332,7 @@ async def test_missing_files_are_fetched_once_and_a_part_is_gone_on_with(node_ru
 async def test_content_that_is_another_is_refused(node_run: NodeRun) -> None:
     file = blob(b"hello")
     with pytest.raises(DataError, match="arrived damaged"):
-        await node_run.prepare(order(file), "127.0.0.1", {}, server({file.sha256: b"jello"}, []), shipped)
+        await node_run.prepare(order(file), {}, server({file.sha256: b"jello"}, []), shipped)
     await node_run.end()
 
 
@@ -260,7 +342,7 @@ async def test_a_disk_that_fills_up_meanwhile_is_said(node_run: NodeRun, monkeyp
 
     monkeypatch.setattr(BlobStore, "append", full)
     with pytest.raises(DaisyError, match="disk is full"):
-        await node_run.prepare(order(blob(b"x")), "127.0.0.1", {}, server({blob(b"x").sha256: b"x"}, []), shipped)
+        await node_run.prepare(order(blob(b"x")), {}, server({blob(b"x").sha256: b"x"}, []), shipped)
     await node_run.end()
 
 
@@ -275,8 +357,7 @@ async def test_an_end_during_shipping_ends_the_fetching_and_leaves_nothing(node_
         finally:
             cut.set()
 
-    message = order(blob(b"x"), serve_store=True)
-    preparing = asyncio.ensure_future(node_run.prepare(message, "127.0.0.1", {}, fetch, shipped))
+    preparing = asyncio.ensure_future(node_run.prepare(order(blob(b"x")), {}, fetch, shipped))
     await asyncio.wait_for(fetching.wait(), 5)
     await node_run.end()
     with pytest.raises(DaisyError, match="ended meanwhile"):
@@ -298,7 +379,7 @@ async def test_an_end_while_files_are_laid_out_waits_for_it_and_leaves_nothing(
         done.set()
 
     monkeypatch.setattr(ranks, "lay_out", slow)
-    preparing = asyncio.ensure_future(node_run.prepare(order(), "127.0.0.1", {}, None, shipped))
+    preparing = asyncio.ensure_future(node_run.prepare(order(), {}, None, shipped))
     assert await asyncio.to_thread(begun.wait, 5)
     preparing.cancel()
     ending = asyncio.ensure_future(node_run.end())

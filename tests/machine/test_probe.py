@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from daisychain.machine import probe
 from daisychain.machine.nics import choose
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux's files")
-Raw = namedtuple("Raw", "family address netmask")
 
 
 def write(root: Path, **files: str) -> Path:
@@ -261,121 +259,3 @@ HOSTS = {
 def test_host_names(monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: full)
     assert probe.host_name() == HOSTS[full]
-
-
-# --- network interfaces ---
-
-ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
-eth0\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0
-eth0\t0002A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0
-docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0
-*\t00000000\t00000000\t0200\t0\t0\t9\t00000000\t0\t0\t0
-torn
-odd\t00000000\tx\tzz\t0\t0\t0\t00000000\t0\t0\t0
-"""
-
-
-@pytest.fixture
-def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A laptop with a wired NIC, Wi-Fi, docker0, a container's cable, a tunnel and an alias."""
-    net = tmp_path / "sys/class/net"
-    for index, name in enumerate(["lo", "eth0", "wlan0", "docker0", "veth7", "tun0"], start=1):
-        write(net / name, ifindex=f"{index}\n", iflink=f"{index}\n", type="1\n", uevent=f"INTERFACE={name}\n")
-    write(net / "lo", type="772\n")
-    for name, driver in (("eth0", "e1000e"), ("wlan0", "iwlwifi")):
-        (tmp_path / "drivers" / driver).mkdir(parents=True)
-        (net / name / "device").mkdir()
-        (net / name / "device/driver").symlink_to(tmp_path / "drivers" / driver)
-    write(net / "wlan0", uevent="DEVTYPE=wlan\nINTERFACE=wlan0\n")
-    (net / "wlan0/wireless").mkdir()
-    (net / "docker0/bridge").mkdir()
-    write(net / "docker0", uevent="DEVTYPE=bridge\n")
-    write(net / "veth7", iflink="42\n")
-    write(net / "tun0", tun_flags="0x1001\n", type="65534\n")
-    write(tmp_path, proc__net__route=ROUTES)
-    v4, v6 = socket.AF_INET, socket.AF_INET6
-    addresses = {
-        "docker0": [Raw(v4, "172.17.0.1", "255.255.0.0")],
-        "eth0": [
-            Raw(v6, "fe80::1%eth0", "ffff:ffff:ffff:ffff::"),
-            Raw(v4, "192.168.2.7", "255.255.255.0"),
-            Raw(v4, "10.0.0.7", "255.0.0.0"),
-            Raw(17, "00:11:22:33:44:55", None),
-        ],
-        "eth0:1": [Raw(v4, "192.168.2.8", "255.255.255.0")],
-        "wlan0": [Raw(v4, "not an address", "255.255.255.0")],
-        "tun0": [Raw(v4, "10.8.0.6", None)],
-        "lo": [Raw(v4, "127.0.0.1", "255.0.0.0")],
-    }
-
-    def stat(speed: int, up: bool = True) -> SimpleNamespace:
-        return SimpleNamespace(isup=up, speed=speed, mtu=1500)
-
-    stats = {
-        "lo": stat(0), "eth0": stat(1000), "wlan0": stat(65535, up=False),
-        "docker0": stat(0), "veth7": stat(10000), "tun0": stat(10),
-    }  # fmt: skip
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: addresses)
-    monkeypatch.setattr(psutil, "net_if_stats", lambda: stats)
-    names = [(1, "lo"), (2, "eth0"), (3, "wlan0"), (4, "docker0"), (5, "veth7"), (6, "tun0")]
-    monkeypatch.setattr(socket, "if_nameindex", lambda: names)
-    return tmp_path
-
-
-@linux
-def test_a_laptop_s_interfaces(laptop: Path) -> None:
-    nics = {nic.name: nic for nic in probe.read_nics(laptop)}
-    assert [(nic.name, nic.kind) for nic in nics.values()] == [
-        ("lo", "loopback"), ("eth0", "ethernet"), ("wlan0", "wifi"), ("docker0", "container"),
-        ("veth7", "veth"), ("tun0", "tun"), ("eth0:1", "ethernet"),
-    ]  # fmt: skip
-    assert nics["eth0"].addresses == (
-        Address(ip="192.168.2.7", prefix=24),
-        Address(ip="10.0.0.7", prefix=8),
-        Address(ip="fe80::1", prefix=64),
-    )
-    assert [name for name, nic in nics.items() if nic.default_route] == ["eth0", "eth0:1"]
-    assert (nics["eth0"].speed_mbps, nics["eth0"].mtu) == (1000, 1500)
-    assert nics["tun0"].addresses == (Address(ip="10.8.0.6", prefix=32),)
-    assert [nics[name].speed_mbps for name in ("wlan0", "veth7", "tun0")] == [None, None, None]
-    assert not nics["wlan0"].up
-    assert choose(tuple(nics.values()))[0] == nics["eth0"]
-
-
-@linux
-def test_wsl_is_recognised(laptop: Path) -> None:
-    write(laptop, proc__sys__kernel__osrelease="5.15.153.1-microsoft-standard-WSL2\n")
-    assert {nic.name: nic.kind for nic in probe.read_nics(laptop)}["eth0"] == "wsl"
-
-
-@linux
-def test_an_interface_that_vanishes_meanwhile_is_no_error(laptop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone() -> None:
-        raise OSError(19, "No such device")
-
-    monkeypatch.setattr(psutil, "net_if_stats", gone)
-    monkeypatch.setattr(socket, "if_nameindex", gone)
-    assert {nic.name for nic in probe.read_nics(laptop)} == {"lo", "eth0", "eth0:1", "wlan0", "docker0", "tun0"}
-
-
-LISTING = """
-Hardware Port: Ethernet Adapter (en4)
-Device: en4
-Ethernet Address: aa:bb:cc:dd:ee:ff
-
-Hardware Port: Wi-Fi
-Device: en0
-Ethernet Address: aa:bb:cc:dd:ee:00
-
-VLAN Configurations
-===================
-"""
-
-
-def test_macos_ports_are_named() -> None:
-    assert probe._ports_in(LISTING) == {"en4": "Ethernet Adapter (en4)", "en0": "Wi-Fi"}
-
-
-def test_the_source_address_is_one_of_this_machine_or_unknown() -> None:
-    mine = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
-    assert probe._source_address() in mine | {""}

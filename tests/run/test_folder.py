@@ -142,3 +142,18 @@ def test_the_end_writes_both_reports(made: RunFolder) -> None:
     report = json.loads((made.path / "report.json").read_text(encoding="utf-8"))
     assert (report["exit"], report["steps"], report["folder"]) == (0, 9, str(made.path))
     assert (made.path / "report.md").read_text(encoding="utf-8").startswith("# train.py\n")
+
+
+def test_what_each_node_chose_by_measurement_is_in_run_toml(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.launch(RunSpec(job="script", target="train.py"), {"run": "run"})
+    chosen = {"threads": 2, "fused": True, "plain_ms": 1.5, "fused_ms": 0.5, "bucket_bytes": 500000}
+    folder.knobs("old pc.lan", {"kind": "knobs", **chosen, "threads": 1})
+    folder.knobs("head", {"kind": "knobs", **chosen})
+    folder.knobs("old pc.lan", {"kind": "knobs", **chosen, "fused": False})
+    folder.close()
+    read = tomllib.loads((tmp_path / "run" / "run.toml").read_text(encoding="utf-8"))
+    assert read["knobs"] == {"head": chosen, "old pc.lan": {**chosen, "fused": False}}
+    assert read_spec(tmp_path, "run").target == "train.py"
+    with pytest.raises(KeyError):
+        folder.knobs("head", {"kind": "knobs"})

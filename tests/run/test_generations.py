@@ -157,6 +157,56 @@ def test_formations_that_never_come_about_end_the_run_with_their_reason() -> Non
     assert subject.decide(9) == [Fail("no route to host")]
 
 
+def test_a_formation_that_fails_because_a_rank_was_lost_does_not_count() -> None:
+    subject = running(3)
+    for number in range(2, 2 + 2 * GIVE_UP_AFTER):
+        for seat in (1, 0, 2):
+            wait(subject, seat, number - 1, 5, "reset by peer")
+        assert Form((0, 1, 2), number, 5) in subject.decide(1000 * number)
+        # the others may notice before or after the head hears of it
+        if number % 2:
+            subject.exited(2, 1000 * number)
+            wait(subject, 0, number, 5, "reset by peer")
+        else:
+            wait(subject, 0, number, 5, "reset by peer")
+            subject.exited(2, 1000 * number)
+        assert Fail not in map(type, subject.decide(1000 * number + 999))
+
+
+def with_a_newcomer_nobody_can_reach() -> Generations:
+    subject = running(2)
+    subject.add()
+    assert subject.decide(1) == [Start(2)]
+    wait(subject, 2)
+    assert subject.decide(1) == [Boundary((0, 1), 1)]
+    for seat in (0, 1):
+        wait(subject, seat, 1, 5)
+    for number in range(2, 2 + GIVE_UP_AFTER):
+        assert subject.decide(number) == [Form((0, 1, 2), number, 5)]
+        for seat in range(3):
+            wait(subject, seat, number, 5, "no route to host")
+    assert subject.decide(9) == [Form((0, 1), 2 + GIVE_UP_AFTER, 5)]
+    return subject
+
+
+def test_a_newcomer_that_nobody_can_reach_is_left_out_instead_of_ending_the_run() -> None:
+    subject = with_a_newcomer_nobody_can_reach()
+    for seat in (0, 1):
+        subject.joined(seat, subject.generation)
+    assert subject.decide(9999) == []
+    assert subject.seats[2].given_up == "no route to host"
+    for seat in (0, 1):
+        subject.done(seat)
+    assert subject.decide(9999) == [Leave((0, 1, 2))]
+
+
+def test_who_is_left_out_keeps_no_run_alive() -> None:
+    subject = with_a_newcomer_nobody_can_reach()
+    for seat in (0, 1):
+        subject.exited(seat, 10, "broken")
+    assert [type(action) for action in subject.decide(10)] == [Fail]
+
+
 def test_a_formation_that_comes_about_forgives_earlier_ones() -> None:
     subject = running(2)
     for number in range(2, 12):

@@ -277,3 +277,39 @@ def test_an_unknown_report_changes_nothing(report: dict[str, Any]) -> None:
     before = made.state(101.0)
     assert made.report(0, report, 101.0) is None
     assert made.state(101.0) == before
+
+
+def test_a_pause_counts_in_no_rate_and_the_run_has_no_end_in_sight() -> None:
+    made = tracker()
+    made.report(0, {"kind": "plan", "steps": 9, "epochs": 1, "batch": 8, "shares": [5, 3]}, 100.0)
+
+    def at(number: int, now_s: float) -> None:
+        for seat in (0, 1):
+            made.report(seat, step(number, 5, 3, rank=seat), now_s)
+
+    for number in (1, 2, 3):
+        at(number, 100.0 + number)
+    assert made.state(103.0).eta_s is not None
+    made.pause(True, 103.5)
+    made.pause(True, 110.0)
+    state = made.state(120.0)
+    assert (state.paused, state.eta_s, state.samples_per_second) == (True, None, 0.0)
+    made.pause(False, 203.5)
+    made.pause(False, 204.0)
+    at(4, 204.0)
+    assert not made.state(204.0).paused
+    assert made.samples_per_second == pytest.approx(16 / 2)
+    made.pause(True, 205.0)
+    made.end("stopped", 130, 206.0)
+    assert not made.state(206.0).paused
+
+
+def test_nodes_that_their_owners_use_are_named() -> None:
+    made = tracker("a", "b")
+    made.lend("b", True)
+    assert (made.state(101.0).lent, made.state(101.0).detail) == (("b",), "")
+    made.lend("a", True)
+    assert made.state(101.0).lent == ("a", "b")
+    assert "every node is used" in made.state(101.0).detail
+    made.lend("b", False)
+    assert (made.state(101.0).lent, made.state(101.0).detail) == (("a",), "")

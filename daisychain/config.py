@@ -20,6 +20,8 @@ else:
     import tomli as tomllib
 
 DEFAULT_PORT = 47632
+MAX_RANKS = 64
+"""CPU ranks of a node; each is a process with torch in it."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,8 +41,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Largest folder of a script that is shipped to the workers."""
     threads: int = 0
     """CPU threads of a rank; 0: every core this machine may use."""
+    ranks: int = 0
+    """CPU ranks of this machine in a run, beside those on its GPUs; 0: one, and only where no GPU can be used."""
     slowdown: float = 1.0
     """Stretch each second of compute to this many; the demo's workers use it."""
+    lend_when_used: bool = False
+    """Take this machine out of runs while somebody types or moves its mouse, until 5 minutes after the last input."""
 
 
 class Paths(msgspec.Struct, frozen=True):
@@ -126,6 +132,8 @@ def load(paths: Paths, environment: Mapping[str, str] = os.environ, flags: Mappi
     settings = _check(merged, "the command line", strict=False)
     if not 0 < settings.port < 65536:
         raise ConfigError(f"port is {settings.port}", "Give a port from 1 to 65535")
+    if not 0 <= settings.ranks <= MAX_RANKS:
+        raise ConfigError(f"ranks is {settings.ranks}", f"Give a number from 0 to {MAX_RANKS}")
     if not 1 <= settings.slowdown < 1e6:
         raise ConfigError(f"slowdown is {settings.slowdown}", "Give a number of 1 or more")
     return settings

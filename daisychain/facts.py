@@ -73,6 +73,8 @@ class Gpu(Record, frozen=True, kw_only=True):
     capability: tuple[int, int] | None = None
     driver: str = ""
     verdict: Verdict
+    capacity: "Capacity | None" = None
+    """Measured as a node's own is; None where it can't be used or its speed is unknown."""
 
 
 class Device(Record, frozen=True, kw_only=True):
@@ -135,6 +137,8 @@ class Node(Record, frozen=True, kw_only=True):
     """Samples of each global batch in the current run; None outside a run."""
     slowdown: float = 1.0
     """Over 1 when this node is slowed on purpose (demo): each second of compute is stretched to this many."""
+    ranks: int = 0
+    """CPU ranks that it wants in a run; 0: one, and only where no GPU can be used."""
     lent: bool = False
     """Its owner uses it: it takes no part in a run until it is given back."""
     detail: str = ""
@@ -195,9 +199,12 @@ class RunSpec(Record, frozen=True, kw_only=True):
     batch: int | None = None
     epochs: int | None = None
     seed: int = 0
-    sync: Literal["exact"] = "exact"
+    sync: str = "exact"
+    """exact, bf16, local or local:H (plan.sync.parse)."""
     equal: bool = False
     """Equal shares, never changed: for comparison only."""
+    ranks: int = 0
+    """CPU ranks on every node, beside those on GPUs; 0: what each node wants."""
     resume: str = ""
     """A run of this head that ended early, to go on with; everything but the nodes is as it was launched."""
 

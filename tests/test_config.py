@@ -49,7 +49,7 @@ def test_flag_over_environment_over_file_over_default(
 def test_every_setting_can_come_from_the_environment(paths: Paths) -> None:
     given: dict[str, Any] = {
         "port": 1002, "nic": "eth1", "name": "old", "theme": "light", "mdns": False, "max_bundle_mb": 7, "threads": 3,
-        "slowdown": 2.5,
+        "slowdown": 2.5, "lend_when_used": True, "ranks": 2,
     }  # fmt: skip
     environment = {f"DAISYCHAIN_{name.upper()}": str(value).lower() for name, value in given.items()}
     assert set(given) == set(Settings.__struct_fields__)
@@ -91,7 +91,7 @@ def test_a_file_that_is_no_text_is_named(paths: Paths) -> None:
     ("name", "value"),
     [
         ("PORT", "many"), ("PORT", ""), ("PORT", "0"), ("PORT", "65536"), ("PORT", "-1"), ("MDNS", "maybe"),
-        ("SLOWDOWN", "0.5"), ("SLOWDOWN", "-2"), ("THREADS", "1.5"),
+        ("SLOWDOWN", "0.5"), ("SLOWDOWN", "-2"), ("THREADS", "1.5"), ("RANKS", "-1"), ("RANKS", "65"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_of_the_environment_is_refused(paths: Paths, name: str, value: str) -> None:

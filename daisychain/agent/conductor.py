@@ -5,11 +5,11 @@ import base64
 import contextlib
 import logging
 import shutil
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -33,6 +33,7 @@ from daisychain.link.messages import (
     TryPaths,
 )
 from daisychain.link.session import CHUNK_BYTES, Session
+from daisychain.plan.devices import devices, seat_names, speed
 from daisychain.plan.networks import judge_networks
 from daisychain.run.failure import Failure, cause, from_exit, from_report
 from daisychain.run.folder import OWN_FILES, RunFolder
@@ -56,10 +57,23 @@ END_TIMEOUT_S = 10.0
 PATHS_TIMEOUT_S = 20.0
 
 
-class Seat(Protocol):
+class Side(Protocol):
     """One node's side of the run: the head's own, or a worker's over the link."""
 
     async def ask(self, message: Message, timeout_s: float) -> AnyMessage: ...
+
+
+class Seat(NamedTuple):
+    """A rank's fixed place in the run: a node, and one of the devices there."""
+
+    name: str
+    """What people call it: its node's name where the node has one seat only."""
+    node: Node
+    side: Side
+    devices: tuple[str, ...]
+    """What each of its node's ranks computes on."""
+    place: int
+    """Its own among them; the first also stands for its node."""
 
 
 class Conductor:
@@ -95,9 +109,10 @@ class Conductor:
         self._started_s = clock()
         self._warnings = tuple(warnings)
         self._sources: dict[str, Path] = {}
-        self._seats: list[tuple[Node, Seat]] = []
-        self._prepared: set[int] = set()
-        """Seats whose node has the run's files laid out."""
+        self._seats: list[Seat] = []
+        self._prepared: set[str] = set()
+        """Ids of nodes that have the run's files laid out."""
+        self._preparing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._started: set[int] = set()
         """Seats that have had a rank before."""
         self._recent: list[dict[str, Any]] = []
@@ -127,16 +142,36 @@ class Conductor:
 
     @property
     def taking_part(self) -> tuple[Node, ...]:
-        return tuple(node for node, _ in self._seats)
+        """Every node once."""
+        return tuple(seat.node for seat in self._firsts)
 
-    async def drive(self, seats: Callable[[], Sequence[tuple[Node, Seat]]]) -> None:
-        """Run it. `seats` gives the nodes as they are now; they are taken once all are measured."""
+    @property
+    def _firsts(self) -> list[Seat]:
+        """The first seat of every node."""
+        return [seat for seat in self._seats if not seat.place]
+
+    def node_of(self, seat: int) -> str:
+        """The id of the node whose seat this is; empty for none."""
+        return self._seats[seat].node.id if 0 <= seat < len(self._seats) else ""
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """Samples of each global batch that a node's ranks take together, by its id."""
+        node_ids = {seat.name: seat.node.id for seat in self._seats}
+        found: dict[str, int] = {}
+        for part in self.state().nodes:
+            if part.node in node_ids:
+                found[node_ids[part.node]] = found.get(node_ids[part.node], 0) + part.share
+        return found
+
+    async def drive(self, nodes: Callable[[], Sequence[tuple[Node, Side]]]) -> None:
+        """Run it. `nodes` gives them as they are now; they are taken once all are measured."""
         try:
             with _named(self._head):
                 self._cargo = await self._pack()
-            self._seats = list(await self._all_measured(seats))
-            self.tracker.seat([node.name for node, _ in self._seats])
-            for node, _ in self._seats:
+            for node, side in await self._all_measured(nodes):
+                self._seat(node, side)
+            for node in self.taking_part:
                 if node.lent:
                     self._tell_lent(node)
             await self._launch()
@@ -172,10 +207,21 @@ class Conductor:
             case _:
                 pass
 
-    async def _all_measured(self, seats: Callable[[], Sequence[tuple[Node, Seat]]]) -> Sequence[tuple[Node, Seat]]:
+    def _seat(self, node: Node, side: Side) -> tuple[int, ...]:
+        """Give every rank that a node is to have a seat; the new ones."""
+        on = devices(node.device, self.spec.ranks or node.ranks)
+        before = len(self._seats)
+        self._seats += [Seat(name, node, side, on, place) for place, name in enumerate(seat_names(node.name, on))]
+        self.tracker.seat([seat.name for seat in self._seats], [seat.node.name for seat in self._seats])
+        for gpu in node.device.gpus:
+            if gpu.verdict.level != "ok":
+                self._note(f"{node.name}: {gpu.verdict.reason}. {gpu.verdict.remedy}".strip())
+        return tuple(range(before, len(self._seats)))
+
+    async def _all_measured(self, nodes: Callable[[], Sequence[tuple[Node, Side]]]) -> Sequence[tuple[Node, Side]]:
         until = self._clock() + MEASURING_PATIENCE_S
         while True:
-            now = seats()
+            now = nodes()
             slow = [node.name for node, _ in now if node.state == "measuring"]
             if not slow or self._clock() > until:
                 return now
@@ -189,27 +235,27 @@ class Conductor:
             raise _Over
 
     async def _launch(self) -> None:
-        names = tuple(node.name for node, _ in self._seats)
+        names = [node.name for node in self.taking_part]
         self._tell("collecting files")
         self._files = files = await asyncio.to_thread(bundles.describe, self._cargo.files)
         self._sources = {file.sha256: self._cargo.files[file.path] for file in files}
-        self.folder.launch(self.spec, {"run": self.id, "chain": list(names), "torch": self._seats[0][0].versions.torch})
-        self._event("launched", nodes=list(names), files=len(files), bytes=sum(f.size for f in files))
+        self.folder.launch(self.spec, {"run": self.id, "chain": names, "torch": self._seats[0].node.versions.torch})
+        self._event("launched", nodes=names, files=len(files), bytes=sum(f.size for f in files))
         for warning in self._warnings:
             self._note(f"{warning.reason}. {warning.remedy}".strip())
         if len(names) > 1:
             self._note("gradients travel unencrypted between the nodes: gloo has no encryption")
         self.tracker.enter("shipping", f"{sum(f.size for f in files) / 1e6:.1f} MB to {len(names)} nodes")
         self._changed()
-        await self._together([self._prepare(seat) for seat in range(len(names))])
+        await self._together([self._prepare(seat) for seat in self._firsts])
         if len(names) > 1:
             await self._try_paths()
-        self.tracker.enter("starting", f"{len(names)} ranks load torch")
+        self.tracker.enter("starting", f"{len(self._seats)} ranks load torch")
         self._changed()
-        self._generations = Generations(len(names))
+        self._generations = Generations(len(self._seats))
         self._generations.paused = self.tracker.paused
-        for seat, (node, _) in enumerate(self._seats):
-            self._generations.lend(seat, node.lent)
+        for number, seat in enumerate(self._seats):
+            self._generations.lend(number, seat.node.lent)
 
     async def _together(self, parts: Sequence[Any]) -> list[Any]:
         """Await all; the first error ends the others, and so does the run's end (raises _Over)."""
@@ -230,26 +276,29 @@ class Conductor:
                 task.cancel()
             await asyncio.gather(*tasks, stop, return_exceptions=True)
 
-    async def _prepare(self, seat: int) -> None:
-        node, side = self._seats[seat]
-        with _named(node.name):
-            await side.ask(PrepareRun(run=self.id, files=self._files), SHIP_TIMEOUT_S)
-        self._prepared.add(seat)
+    async def _prepare(self, seat: Seat) -> None:
+        """Lay the run's files out on a seat's node, unless they are there."""
+        async with self._preparing[seat.node.id]:
+            if seat.node.id not in self._prepared:
+                with _named(seat.node.name):
+                    await seat.side.ask(PrepareRun(run=self.id, files=self._files), SHIP_TIMEOUT_S)
+                self._prepared.add(seat.node.id)
 
     async def _try_paths(self) -> None:
         """See that the nodes reach each other. Raises PreflightError naming the pairs that gloo would hang on."""
         nodes = self.taking_part
         self.tracker.enter("starting", "trying the network between the nodes")
         self._changed()
-        ports = await self._together([self._ask(rank, Listen(run=self.id)) for rank in range(len(nodes))])
+        sides = self._firsts
+        ports = await self._together([_ask(side, Listen(run=self.id)) for side in sides])
         peers = [Peer(node.name, node.address, answer.port) for node, answer in zip(nodes, ports, strict=True)]
-        others = [tuple(peer for at, peer in enumerate(peers) if at != rank) for rank in range(len(nodes))]
-        orders = [self._ask(rank, TryPaths(run=self.id, peers=others[rank])) for rank in range(len(nodes))]
+        others = [tuple(peer for to, peer in enumerate(peers) if to != at) for at in range(len(nodes))]
+        orders = [_ask(side, TryPaths(run=self.id, peers=others[at])) for at, side in enumerate(sides)]
         tried = await self._together(orders)
         reasons = {
-            (rank, peers.index(peer)): reason
-            for rank, answer in enumerate(tried)
-            for peer, reason in zip(others[rank], answer.reasons, strict=True)
+            (at, peers.index(peer)): reason
+            for at, answer in enumerate(tried)
+            for peer, reason in zip(others[at], answer.reasons, strict=True)
         }
         working = {pair for pair, reason in reasons.items() if not reason}
         verdicts = (*judge_networks(nodes, working), *judge_paths(nodes, reasons))
@@ -259,11 +308,6 @@ class Conductor:
         if any(verdict.level == "refuse" for verdict in verdicts):
             self._event("refused", verdicts=msgspec.to_builtins(verdicts))
             raise PreflightError(verdicts)
-
-    async def _ask(self, rank: int, message: Message) -> AnyMessage:
-        node, seat = self._seats[rank]
-        with _named(node.name):
-            return await seat.ask(message, PATHS_TIMEOUT_S)
 
     # --- generations ---------------------------------------------------------------------------------
 
@@ -298,21 +342,21 @@ class Conductor:
                 self._over.set()
 
     def _form(self, form: Form) -> None:
-        nodes = [self._seats[seat][0] for seat in form.seats]
+        seats = [self._seats[seat] for seat in form.seats]
         before = self.tracker.step
         for line in self.tracker.form(form.generation, form.seats, form.completed):
             self.folder.metric(line)
         if form.completed < before or (form.generation == 1 and form.completed):
             self._go_back(form.completed)
-        names = [node.name for node in nodes]
+        names = [seat.name for seat in seats]
         self._event("generation", number=form.generation, nodes=names, completed=form.completed)
         if form.generation > 1:
             self._note(f"going on after step {form.completed} with {', '.join(names)}")
         formation = {
             "generation": form.generation,
             "names": names,
-            "speeds": speeds(nodes),
-            "address": nodes[0].address,
+            "speeds": speeds(seats),
+            "address": seats[0].node.address,
             "port": self._generations.seats[form.seats[0]].port,
         }
         for rank, seat in enumerate(form.seats):
@@ -330,19 +374,21 @@ class Conductor:
 
     async def _deliver(self, seat: int, order: dict[str, Any]) -> None:
         """An order that doesn't arrive was for a node that is lost, which is noticed by its heartbeats."""
-        node, side = self._seats[seat]
+        place = self._seats[seat]
         try:
-            await side.ask(OrderRank(run=self.id, order=order), ORDER_TIMEOUT_S)
+            await place.side.ask(OrderRank(run=self.id, seat=seat, order=order), ORDER_TIMEOUT_S)
         except DaisyError as error:
-            log.info("%s didn't get %s: %s", node.name, order["kind"], error)
+            log.info("%s didn't get %s: %s", place.name, order["kind"], error)
 
     async def _start(self, seat: int) -> None:
-        node, side = self._seats[seat]
+        place = self._seats[seat]
         spec, again = self.spec, seat in self._started
         message = StartRank(
             run=self.id,
             seat=seat,
-            names=tuple(n.name for n, _ in self._seats),
+            names=tuple(each.name for each in self._seats),
+            devices=place.devices,
+            place=place.place,
             script=self._cargo.script,
             args=spec.args,
             settings={
@@ -352,51 +398,50 @@ class Conductor:
         )  # fmt: skip
         self._started.add(seat)
         try:
-            with _named(node.name):
-                if seat not in self._prepared:
-                    await self._prepare(seat)
-                await side.ask(message, START_TIMEOUT_S)
+            await self._prepare(place)
+            with _named(place.name):
+                await place.side.ask(message, START_TIMEOUT_S)
         except DaisyError as error:
             if not again:
                 self._fail(_failure_of(error, self._clock()))
             self._deaths[seat] += 1
             self._generations.exited(seat, self._clock(), error.what if self._deaths[seat] >= DEATHS else "")
-            self._note(f"{node.name} can't take part: {error.what}")
+            self._note(f"{place.name} can't take part: {error.what}")
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def back(self, node: Node, side: Seat, alive: bool) -> None:
-        """A node has connected (again). alive: its rank of this run still waits there."""
-        seat = self._seat_of(node)
-        if seat is None or not self._generations.seats:
+    def back(self, node: Node, side: Side, alive: Collection[int]) -> None:
+        """A node has connected (again). alive: the seats whose ranks of this run still wait there."""
+        seats = self._seats_of(node)
+        if not seats or not self._generations.seats:
             self.news(node, side)
             return
-        self._seats[seat] = (node, side)
         if not alive:
-            self._prepared.discard(seat)
-        # a new connection may come before the end of the old one is noticed
-        self._generations.lost(seat, self._clock())
-        self._generations.back(seat, alive)
+            self._prepared.discard(node.id)
+        for seat in seats:
+            self._seats[seat] = self._seats[seat]._replace(node=node, side=side)
+            # a new connection may come before the end of the old one is noticed
+            self._generations.lost(seat, self._clock())
+            self._generations.back(seat, seat in alive)
         self._note(f"{node.name} is back")
         self._act()
 
-    def news(self, node: Node, side: Seat) -> None:
+    def news(self, node: Node, side: Side) -> None:
         """A node's record has changed; one that wasn't there at the launch takes part once it is ready."""
-        if self._seat_of(node) is None and self._takes(node):
-            self._seats.append((node, side))
-            self._generations.add()
-            self.tracker.seat([known.name for known, _ in self._seats])
+        if not self._seats_of(node) and self._takes(node):
+            for seat in self._seat(node, side):
+                self._generations.add()
+                self._generations.lend(seat, node.lent)
             self._note(f"{node.name} is new and takes part")
             if node.lent:
-                self._generations.lend(len(self._seats) - 1, True)
                 self._tell_lent(node)
             self._act()
 
-    def _seat_of(self, node: Node) -> int | None:
-        return next((seat for seat, (known, _) in enumerate(self._seats) if known.id == node.id), None)
+    def _seats_of(self, node: Node) -> list[int]:
+        return [number for number, seat in enumerate(self._seats) if seat.node.id == node.id]
 
     def _takes(self, node: Node) -> bool:
         """Whether a node that wasn't there at the launch may join in."""
@@ -438,7 +483,7 @@ class Conductor:
         self._changed()
 
     def _take(self, seat: int, report: dict[str, Any]) -> None:
-        node, now, generations = self._seats[seat][0].name, self._clock(), self._generations
+        name, now, generations = self._seats[seat].name, self._clock(), self._generations
         match report.get("kind"):
             case "waiting":
                 facts = {name: int(report[name]) for name in ("port", "generation", "completed")}
@@ -447,12 +492,12 @@ class Conductor:
                 if report.get("over"):
                     generations.done(seat)
                 self._recent = max(self._recent, report.get("recent", []), key=lambda r: r[-1]["step"] if r else 0)
-                self._event("waiting", node=node, **facts, why=why)
+                self._event("waiting", node=name, **facts, why=why)
             case "joined":
                 generations.joined(seat, int(report["generation"]))
             case "silent":
                 generations.frozen(seat, now)
-                self._note(f"{node} is frozen: its rank says nothing any more")
+                self._note(f"{name} is frozen: its rank says nothing any more")
             case "heard":
                 generations.thawed(seat)
             case "done":
@@ -460,9 +505,9 @@ class Conductor:
             case "exit":
                 self._exited(seat, int(report["code"]))
             case "error":
-                self._fail(from_report(node, report, self._log_path(seat), now))
+                self._fail(from_report(name, report, self._log_path(seat), now))
             case "knobs":
-                self.folder.knobs(node, report)
+                self.folder.knobs(name, report)
             case "output":
                 self._keep(str(report["path"]), int(report.get("offset", 0)), base64.b64decode(report["data"]))
             case kind:
@@ -487,18 +532,18 @@ class Conductor:
             stream.write(piece)
 
     def _exited(self, seat: int, code: int) -> None:
-        node, now = self._seats[seat][0].name, self._clock()
+        name, now = self._seats[seat].name, self._clock()
         place = self._generations.seats[seat]
         if place.done or self._generations.finished:
             if code:
-                self._note(f"{node}: its rank ended with exit code {code} after its work")
+                self._note(f"{name}: its rank ended with exit code {code} after its work")
             self._generations.exited(seat, now)
             self._leaving.discard(seat)
             if self._generations.finished and not self._leaving:
                 self._over.set()
             return
-        told = [failure for failure in self._failures if failure.node == node]
-        failure = told[-1] if told else from_exit(node, code, self._log_path(seat), now)
+        told = [failure for failure in self._failures if failure.node == name]
+        failure = told[-1] if told else from_exit(name, code, self._log_path(seat), now)
         if not told:
             self._failures.append(failure)
         self._deaths[seat] += 1
@@ -508,18 +553,19 @@ class Conductor:
 
     def lost(self, node: Node, why: str) -> None:
         """A node of this run can't be reached any more."""
-        for seat, (known, _) in enumerate(self._seats):
-            if self.active and known.id == node.id:
-                if seat >= len(self._generations.seats):
-                    remedy = "Check its power, cable and agent, then launch again"
-                    self._failures.append(
-                        Failure(node=node.name, origin="lost", message=why, remedy=remedy, at_s=self._clock())
-                    )
-                    self._over.set()
-                    return
-                self._generations.lost(seat, self._clock())
-                self._note(f"{node.name} is lost: {why}")
-                self._act()
+        seats = self._seats_of(node)
+        if not seats or not self.active:
+            return
+        if not self._generations.seats:
+            remedy = "Check its power, cable and agent, then launch again"
+            failure = Failure(node=node.name, origin="lost", message=why, remedy=remedy, at_s=self._clock())
+            self._failures.append(failure)
+            self._over.set()
+            return
+        for seat in seats:
+            self._generations.lost(seat, self._clock())
+        self._note(f"{node.name} is lost: {why}")
+        self._act()
 
     def pause(self, paused: bool) -> None:
         """Do no step from now on until it is resumed; the ranks wait."""
@@ -533,16 +579,19 @@ class Conductor:
 
     def lend(self, node: Node) -> None:
         """A node's record is here: its owner may have taken it out, or given it back."""
-        for seat, (known, side) in enumerate(self._seats):
-            if known.id == node.id and known.lent != node.lent:
-                self._seats[seat] = (known, side) = (msgspec.structs.replace(known, lent=node.lent), side)
-                self._tell_lent(known)
-                if seat < len(self._generations.seats):
-                    self._generations.lend(seat, known.lent)
-                    self._act_if_going()
+        seats = [seat for seat in self._seats_of(node) if self._seats[seat].node.lent != node.lent]
+        for seat in seats:
+            known = msgspec.structs.replace(self._seats[seat].node, lent=node.lent)
+            self._seats[seat] = self._seats[seat]._replace(node=known)
+            if self._generations.seats:
+                self._generations.lend(seat, node.lent)
+        if seats:
+            self._tell_lent(self._seats[seats[0]].node)
+            self._act_if_going()
 
     def _tell_lent(self, node: Node) -> None:
-        self.tracker.lend(node.name, node.lent)
+        for seat in self._seats_of(node):
+            self.tracker.lend(self._seats[seat].name, node.lent)
         self._event("lent" if node.lent else "given_back", node=node.name)
         self._note(f"{node.name}: its owner {'uses it; the others go on without it' if node.lent else 'gives it back'}")
 
@@ -571,7 +620,7 @@ class Conductor:
         self.tracker.enter("finishing", "ending the ranks")
         self._changed()
         message = EndRun(run=self.id, reason="finished" if whole else "ended")
-        await asyncio.gather(*(seat.ask(message, END_TIMEOUT_S) for _, seat in self._seats), return_exceptions=True)
+        await asyncio.gather(*(seat.side.ask(message, END_TIMEOUT_S) for seat in self._firsts), return_exceptions=True)
         now = self._clock()
         if self._stopped:
             self.tracker.end("stopped", 130, now, "stopped by its user")
@@ -596,7 +645,8 @@ class Conductor:
 
     def _log_path(self, seat: int) -> str:
         here = f"rank-{seat}.log"
-        return str(self.folder.path / here) if seat == 0 else f"{self._seats[seat][0].name}: runs/{self.id}/{here}"
+        own = self._seats[seat].node.id == self._seats[0].node.id
+        return str(self.folder.path / here) if own else f"{self._seats[seat].node.name}: runs/{self.id}/{here}"
 
     def _tell(self, detail: str) -> None:
         self.tracker.tell(detail)
@@ -629,14 +679,19 @@ class _named:
             raise type(error)(f"{self._node}: {error.what}", error.remedy) from error
 
 
-def speeds(nodes: Sequence[Node]) -> tuple[tuple[float, float], ...]:
-    """(fixed_s, per_sample_s) of every node, its slowdown included; where unmeasured, the mean of the others."""
-    known = [n.capacity for n in nodes if n.capacity is not None]
+async def _ask(seat: Seat, message: Message) -> AnyMessage:
+    with _named(seat.node.name):
+        return await seat.side.ask(message, PATHS_TIMEOUT_S)
+
+
+def speeds(seats: Sequence[Seat]) -> tuple[tuple[float, float], ...]:
+    """(fixed_s, per_sample_s) of every seat, its slowdown included; where unmeasured, the mean of the others."""
+    measured = [speed(seat.node, seat.devices, seat.place) for seat in seats]
+    known = [one for one in measured if one is not None]
     if not known:
-        return tuple((0.0, 0.001) for _ in nodes)
-    fixed = sum(c.fixed_s for c in known) / len(known)
-    each = sum(c.per_sample_s for c in known) / len(known)
-    return tuple((n.capacity.fixed_s, n.capacity.per_sample_s) if n.capacity else (fixed, each) for n in nodes)
+        return tuple((0.0, 0.001) for _ in seats)
+    mean = sum(fixed for fixed, _ in known) / len(known), sum(each for _, each in known) / len(known)
+    return tuple(one or mean for one in measured)
 
 
 def _failure_of(error: DaisyError, now_s: float) -> Failure:

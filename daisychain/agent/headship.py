@@ -11,7 +11,7 @@ import msgspec
 
 from daisychain.agent import preflight
 from daisychain.agent.chain import HEARTBEAT_S, LOST_AFTER_S, Chain, advice
-from daisychain.agent.conductor import Conductor, Seat
+from daisychain.agent.conductor import Conductor, Side
 from daisychain.agent.door import Door
 from daisychain.agent.launch import check_spec, judge_script
 from daisychain.discovery.mdns import Mdns
@@ -68,8 +68,7 @@ class Headship:
         return self._run is not None and self._run.active
 
     def nodes(self) -> tuple[Node, ...]:
-        run = self._run.state() if self._run is not None and self._run.active else None
-        shares = {part.node: part.share for part in run.nodes} if run else {}
+        shares = self._run.shares if self._run is not None and self._run.active else {}
         own = self._agent.own
         return tuple(_in_run(node, shares) for node in self._chain.nodes(own))
 
@@ -153,19 +152,19 @@ class Headship:
             changed=self._agent.changed,
             warnings=[v for v in verdicts if v.check == "script"],
         )
-        self._driving = asyncio.create_task(self._run.drive(lambda: self._seats(chosen)))
+        self._driving = asyncio.create_task(self._run.drive(lambda: self._sides(chosen)))
         return self._run
 
-    def _seats(self, chosen: Sequence[Node]) -> list[tuple[Node, Seat]]:
+    def _sides(self, chosen: Sequence[Node]) -> list[tuple[Node, Side]]:
         now = {node.id: node for node in self.nodes()}
-        seats: list[tuple[Node, Seat]] = []
+        sides: list[tuple[Node, Side]] = []
         for node in chosen:
             current = now.get(node.id, node)
             if current.state == "lost":
                 raise LinkError(f"{node.name} can't be reached any more", "Launch again without it, or start it there")
             own = node.id == self._agent.identity.id
-            seats.append((current, OwnSeat(self._agent) if own else WorkerSeat(self._sessions[node.id])))
-        return seats
+            sides.append((current, OwnSide(self._agent) if own else WorkerSide(self._sessions[node.id])))
+        return sides
 
     def run_state(self, run: str) -> RunState:
         if self._run is None or self._run.id != run:
@@ -219,7 +218,7 @@ class Headship:
                 self._keep(node_id, message.node)
                 member = self._chain.members.get(node_id)
                 if member is not None and self._run is not None and self._run.active:
-                    self._run.news(member.node, WorkerSeat(session))
+                    self._run.news(member.node, WorkerSide(session))
             case FetchBlob() if self._run is not None:
                 await self._run.serve_blob(session, number, message)
             case ShipProgress() if self._run is not None and self._run.id == message.run:
@@ -227,15 +226,11 @@ class Headship:
                 if member is not None:
                     self._run.shipped(member.node.name, message.have_bytes, message.total_bytes)
             case RankReport() if self._run is not None and self._run.id == message.run:
-                if self._seat_of(message.seat) == node_id:
+                if self._run.node_of(message.seat) == node_id:
                     await self._run.report(message.seat, message.report)
             case _:
                 log.warning("%s sent %s out of turn", session.address, type(message).__name__)
         return None
-
-    def _seat_of(self, seat: int) -> str:
-        seats = self._run.taking_part if self._run is not None else ()
-        return seats[seat].id if 0 <= seat < len(seats) else ""
 
     async def _hello(self, session: Session, node_id: str, message: Hello) -> HelloBack:
         if message.protocol != PROTOCOL:
@@ -249,11 +244,11 @@ class Headship:
             await old.close("replaced by a newer connection")
         self._keep(node_id, message.node)
         self._agent.spawn(self._beat(session))
-        self._agent.spawn(self._back_in_run(session, node_id, message.run))
+        self._agent.spawn(self._back_in_run(session, node_id, message.run, message.seats))
         log.info("%s is here (%s)", message.node.name, session.address)
         return HelloBack(node=self._agent.own)
 
-    async def _back_in_run(self, session: Session, node_id: str, waits_in: str) -> None:
+    async def _back_in_run(self, session: Session, node_id: str, waits_in: str, seats: tuple[int, ...]) -> None:
         """A node that is here (again) takes part in the run that goes on; what it has of another one is ended."""
         run, member = self._run, self._chain.members.get(node_id)
         goes_on = run is not None and run.active
@@ -261,7 +256,7 @@ class Headship:
             with contextlib.suppress(DaisyError):
                 await session.ask(EndRun(run=waits_in, reason="that run is over"), 10.0)
         if goes_on and run is not None and member is not None:
-            run.back(member.node, WorkerSeat(session), alive=waits_in == run.id)
+            run.back(member.node, WorkerSide(session), alive=seats if waits_in == run.id else ())
 
     def _keep(self, node_id: str, node: Node) -> None:
         """Take a worker's record; who it is comes from TLS, its name is made unique, and its role is ours to say."""
@@ -324,11 +319,11 @@ def _in_run(node: Node, shares: Mapping[str, int]) -> Node:
     """A node with its share of the run that goes on, if it takes part in one."""
     if node.state == "lost":
         return node
-    state = "running" if node.name in shares and node.state == "ready" else node.state
-    return msgspec.structs.replace(node, share=shares.get(node.name), state=state)
+    state = "running" if node.id in shares and node.state == "ready" else node.state
+    return msgspec.structs.replace(node, share=shares.get(node.id), state=state)
 
 
-class WorkerSeat:
+class WorkerSide:
     """A worker's side of a run, over its link."""
 
     def __init__(self, session: Session) -> None:
@@ -338,7 +333,7 @@ class WorkerSeat:
         return await self._session.ask(message, timeout_s)
 
 
-class OwnSeat:
+class OwnSide:
     """The head's own side of a run: the same calls, no network."""
 
     def __init__(self, agent: "Agent") -> None:

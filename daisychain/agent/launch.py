@@ -11,7 +11,7 @@ import msgspec
 
 from daisychain.agent.bundles import bundle, named_data
 from daisychain.agent.ranks import run_child
-from daisychain.config import Settings
+from daisychain.config import MAX_RANKS, Settings
 from daisychain.errors import DataError, ScriptError, UsageError
 from daisychain.facts import RunSpec, Verdict
 from daisychain.plan.script import judge
@@ -34,6 +34,8 @@ def check_spec(spec: RunSpec, node: str) -> None:
         raise UsageError(f"--batch is {spec.batch}", "Give a number of 1 or more")
     if spec.epochs is not None and spec.epochs < 1:
         raise UsageError(f"--epochs is {spec.epochs}", "Give a number of 1 or more")
+    if not 0 <= spec.ranks <= MAX_RANKS:
+        raise UsageError(f"--ranks is {spec.ranks}", f"Give a number from 0 to {MAX_RANKS}")
     if spec.job == "demo":
         return
     path = Path(spec.path)

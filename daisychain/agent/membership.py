@@ -163,9 +163,9 @@ class Membership:
         session = Session(socket, head_id, self._from_head)
         reading = asyncio.create_task(session.run())
         try:
-            waiting = self._agent.node_side.waiting_run
-            said = self._agent.own
-            back = await session.ask(Hello(node=said, run=waiting), 10.0)
+            side, said = self._agent.node_side, self._agent.own
+            hello = Hello(node=said, run=side.waiting_run, seats=side.waiting_seats)
+            back = await session.ask(hello, 10.0)
             if not isinstance(back, HelloBack):
                 raise LinkError(f"{address} did not say hello")
             self._session, self._head, self.head_name, self._trouble = session, back.node, back.node.name, ""

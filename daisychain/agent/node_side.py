@@ -58,14 +58,19 @@ class NodeSide:
     ) -> None:
         self._paths, self._settings, self._own, self._changed = paths, settings, own, changed
         self.threads = threads
-        """CPU threads of a rank; the measured best once it is known."""
+        """CPU threads of its ranks together; the measured best once it is known."""
         self._current: NodeRun | None = None
         self._ear = Ear("")
         self._tracker: Tracker | None = None
         self._head: Head | None = None
-        self._seat = 0
         self._waiting_for_head: asyncio.Task[None] | None = None
-        self.share: int | None = None
+        self._shares: dict[int, int] = {}
+        """By seat."""
+
+    @property
+    def share(self) -> int | None:
+        """Samples of each global batch that this node's ranks take together; None outside a run."""
+        return sum(self._shares.values()) if self._shares else None
 
     @property
     def busy(self) -> bool:
@@ -73,8 +78,13 @@ class NodeSide:
 
     @property
     def waiting_run(self) -> str:
-        """The run whose rank lives here, for a head that comes back; empty: none."""
+        """The run whose ranks live here, for a head that comes back; empty: none."""
         return self._current.run if self._current is not None and self._current.alive else ""
+
+    @property
+    def waiting_seats(self) -> tuple[int, ...]:
+        """The seats of those ranks."""
+        return self._current.alive if self._current is not None else ()
 
     def state(self) -> RunState | None:
         """The current or last run, as far as this node alone sees it."""
@@ -96,7 +106,7 @@ class NodeSide:
             case StartRank():
                 return await self._start(message, head)
             case OrderRank():
-                await self._this(message.run).order(message.order)
+                await self._this(message.run).order(message.seat, message.order)
                 return Done()
             case EndRun():
                 await self.end(message.run)
@@ -143,12 +153,12 @@ class NodeSide:
 
     async def _start(self, message: StartRank, head: Head) -> AnyMessage:
         run = self._this(message.run)
-        self._head, self._seat = head, message.seat
+        self._head = head
 
         async def report(seat: int, report: dict[str, Any]) -> None:
             if report.get("kind") == "done":
                 await self._send_output(run, seat)
-            self._follow(report)
+            self._follow(seat, report)
             await self._tell_head(run.run, seat, report)
 
         own = self._own()
@@ -161,19 +171,23 @@ class NodeSide:
         if self._head is not None:
             await self._head.report(run, seat, report)
 
-    def _follow(self, report: Mapping[str, Any]) -> None:
-        """Keep this node's own view of the run, for its screen."""
+    def _follow(self, seat: int, report: Mapping[str, Any]) -> None:
+        """Keep this node's own view of the run, for its screen: its first rank's steps, all its ranks' shares."""
         if report.get("kind") == "step":
-            self.share = int(report["share"])
-        if self._tracker is not None and report.get("kind") in ("plan", "step"):
-            own = {**report, "shares": [report["share"]] if "share" in report else []}
+            self._shares[seat] = int(report["share"])
+        if report.get("kind") == "exit":
+            self._shares.pop(seat, None)
+        first = seat == min(self._shares or (seat,))
+        if self._tracker is not None and first and report.get("kind") in ("plan", "step"):
+            own = {**report, "shares": [self.share] if "share" in report else []}
             self._tracker.report(0, own, asyncio.get_running_loop().time())
         self._changed()
 
     async def _send_output(self, run: NodeRun, seat: int) -> None:
         """What the script left in its output folder goes to the head's run folder."""
-        for path in sorted(p for p in run.output.rglob("*") if p.is_file()):
-            name = path.relative_to(run.output).as_posix()
+        output = run.rank(seat).output
+        for path in sorted(p for p in output.rglob("*") if p.is_file()):
+            name = path.relative_to(output).as_posix()
             with path.open("rb") as stream:
                 while piece := stream.read(OUTPUT_PIECE_BYTES):
                     data = base64.b64encode(piece).decode()
@@ -183,16 +197,18 @@ class NodeSide:
     # --- without a head -------------------------------------------------------------------------------
 
     def head_is_gone(self, silent: bool) -> None:
-        """The head can't be reached. Its rank lets go of the others and waits for it; in the end it saves and ends."""
+        """The head can't be reached. Its ranks let go of the others and wait for it; in the end they save and end."""
         if self._current is not None and self._waiting_for_head is None:
             patience_s = SILENT_HEAD_S if silent else GONE_HEAD_S
             self._waiting_for_head = asyncio.create_task(self._outwait(self._current, patience_s))
 
     async def _outwait(self, run: NodeRun, patience_s: float) -> None:
         if run.alive:
-            await run.order({"kind": "break", "generation": run.generation})
+            for seat in run.alive:
+                await run.order(seat, {"kind": "break", "generation": run.rank(seat).generation})
             await asyncio.sleep(patience_s)
-            await run.order({"kind": "save"})
+            for seat in run.alive:
+                await run.order(seat, {"kind": "save"})
             for _ in range(round(SAVING_S / 0.1)):
                 if run.alive:
                     await asyncio.sleep(0.1)
@@ -206,8 +222,10 @@ class NodeSide:
             self._waiting_for_head = None
         if self._current is not None and self._head is not None:
             self._head = head
-            if self._current.alive and self._current.waits is not None:
-                await head.report(self._current.run, self._seat, self._current.waits)
+            for seat in self._current.alive:
+                said = self._current.rank(seat).waits
+                if said is not None:
+                    await head.report(self._current.run, seat, said)
 
     # --- the end --------------------------------------------------------------------------------------
 
@@ -221,7 +239,8 @@ class NodeSide:
             self._waiting_for_head = None
         self._ear.close()
         await current.end()
-        self._current = self._head = self.share = None
+        self._current = self._head = None
+        self._shares.clear()
         if self._tracker is not None:
             self._tracker.end("finished", 0, asyncio.get_running_loop().time())
         self._changed()

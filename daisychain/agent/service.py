@@ -16,6 +16,7 @@ import msgspec
 from websockets.asyncio.server import Server, ServerConnection
 
 from daisychain import __version__
+from daisychain.agent import gpus
 from daisychain.agent.headship import Headship
 from daisychain.agent.membership import Membership
 from daisychain.agent.node_side import NodeSide, with_share
@@ -114,6 +115,7 @@ class Agent:
             device=device,
             versions=versions,
             slowdown=self._settings.slowdown,
+            ranks=self._settings.ranks,
             detail="measuring speed",
         )
         known = KnownNodes(self._paths.known_nodes)
@@ -328,7 +330,15 @@ class Agent:
     def _needed(self) -> bool:
         return bool(self._tied or self._locals or self.membership.active or self.node_side.busy or self.headship.needed)
 
+    async def _try_gpus(self) -> None:
+        """Whether torch can use a GPU is for a try to say."""
+        device = self._own.device
+        if device.gpus and self._own.versions.torch is not None:
+            device = msgspec.structs.replace(device, gpus=await gpus.tried(device.gpus, self._settings.slowdown))
+            self._own = msgspec.structs.replace(self._own, device=device)
+
     async def _measure(self) -> None:
+        await self._try_gpus()
         torch = self._own.versions.torch
         key = capacity.key(self._own.device, torch or "none", self._threads, self._settings.slowdown)
         known = await asyncio.to_thread(capacity.load, self._paths.capacity, key)

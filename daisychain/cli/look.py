@@ -79,6 +79,7 @@ def node_facts(node: Node) -> dict[str, object]:
         "versions": msgspec.to_builtins(node.versions),
         "capacity": round(node.capacity.samples_per_second(), 1) if node.capacity else None,
         "share": node.share,
+        "lent": node.lent,
         "slowdown": node.slowdown,
         "detail": node.detail,
     }
@@ -90,9 +91,10 @@ async def _nodes(words: argparse.Namespace, surface: Surface) -> int:
     surface.event("nodes", nodes=[node_facts(node) for node in world.nodes])
     surface.say(f"{'NODE':16} {'ROLE':7} {'STATE':10} {'ADDRESS':15} {'NIC':10} {'SAMPLES/S':>10}  DEVICE")
     for n in world.nodes:
+        state = "in use" if n.lent and n.state != "lost" else n.state
         speed = f"{n.capacity.samples_per_second():,.0f}" if n.capacity else "unknown"
         surface.say(
-            f"{n.name:16} {n.role:7} {n.state:10} {n.address:15} {SIGNS[n.nic_verdict.level]} {n.nic:8} {speed:>10}  "
+            f"{n.name:16} {n.role:7} {state:10} {n.address:15} {SIGNS[n.nic_verdict.level]} {n.nic:8} {speed:>10}  "
             f"{n.device.cpu}, {n.device.cores_logical} cores"
         )
     surface.say(world.advice)
@@ -116,7 +118,8 @@ async def _status(words: argparse.Namespace, surface: Surface) -> int:
     )  # fmt: skip
     surface.say(f"agent {pong.pid}, {pong.role}" + (f" of {world.joined}" if world.joined else ""))
     if run is not None:
-        surface.say(f"{'last run' if run.phase in ENDED else 'run'} {run.name}: {run.phase}, step {run.step}")
+        what, how = "last run" if run.phase in ENDED else "run", "paused" if run.paused else run.phase
+        surface.say(f"{what} {run.name}: {how}, step {run.step}")
     surface.say(world.advice)
     return 0
 
@@ -124,7 +127,14 @@ async def _status(words: argparse.Namespace, surface: Surface) -> int:
 def _run_facts(run: RunState | None) -> dict[str, object] | None:
     if run is None:
         return None
-    return {"id": run.id, "phase": run.phase, "step": run.step, "steps": run.steps, "folder": run.folder}
+    return {
+        "id": run.id,
+        "phase": run.phase,
+        "paused": run.paused,
+        "step": run.step,
+        "steps": run.steps,
+        "folder": run.folder,
+    }
 
 
 async def _doctor(words: argparse.Namespace, surface: Surface) -> int:
@@ -142,8 +152,8 @@ async def _doctor(words: argparse.Namespace, surface: Surface) -> int:
         ),
         *(gpu.verdict for gpu in own.device.gpus),
     ]
-    if own.device.gpus:
-        verdicts.append(Verdict(level="warn", check="gpu", reason="training uses the CPU: GPUs aren't used yet"))
+    if own.device.gpus and all(gpu.verdict.level != "ok" for gpu in own.device.gpus):
+        verdicts.append(Verdict(level="warn", check="gpu", reason="training uses the CPU: torch can use no GPU here"))
     surface.event(
         "doctor",
         nic=own.nic,

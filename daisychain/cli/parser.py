@@ -4,6 +4,8 @@ import argparse
 
 from daisychain import __version__
 from daisychain.config import DEFAULT_PORT
+from daisychain.errors import UsageError
+from daisychain.plan.sync import parse as parse_sync
 
 COMMANDS = {
     "join": "join",
@@ -17,6 +19,8 @@ COMMANDS = {
     "bench": "look",
     "paths": "look",
     "stop": "look",
+    "pause": "hold",
+    "resume": "hold",
     "forget": "look",
     "agent": "look",
     "": "screen",
@@ -34,6 +38,14 @@ def parse(words: list[str]) -> argparse.Namespace:
     parsed.args = script_args
     parsed.command = parsed.command or ""
     return parsed
+
+
+def _sync(text: str) -> str:
+    try:
+        parse_sync(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,9 +92,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--batch", type=int, metavar="N", help="global batch, over all nodes together")
     run.add_argument("--epochs", type=int, metavar="N")
     run.add_argument("--seed", type=int, default=0, metavar="N")
-    run.add_argument("--sync", choices=["exact"], default="exact", help="how gradients are exchanged")
+    run.add_argument(
+        "--sync", type=_sync, default="exact", metavar="exact|bf16|local[:H]",
+        help="bf16 and local are approximate, for slow links: 16 bits a gradient; averages after H local steps",
+    )  # fmt: skip
     run.add_argument("--equal", action="store_true", help="equal shares whatever the speeds: for comparing only")
-    run.add_argument("--resume", default="", metavar="RUN", help="go on with a run that ended early, by its folder's name")
+    run.add_argument("--ranks", type=int, default=0, metavar="N", help="CPU ranks on every node (default: as set)")
+    run.add_argument(
+        "--resume", default="", metavar="RUN", help="go on with a run that ended early, by its folder's name"
+    )
     run.add_argument("--headless", action="store_true", help="no screen")
     run.add_argument("--anyway", action="store_true", help="launch in spite of warnings")
     run.add_argument("--no-mouse", action="store_true")
@@ -104,6 +122,11 @@ def _parser() -> argparse.ArgumentParser:
     add("bench", "how fast this machine is", machine)
     add("paths", "where everything lies")
     add("stop", "end the run on every node")
+    here = "this machine alone, also on a head: its owner uses it, or gives it back"
+    pause = add("pause", "pause the run; on a worker: take this machine back from it")
+    pause.add_argument("--here", action="store_true", help=here)
+    resume = add("resume", "let the run go on; on a worker: give this machine back to it")
+    resume.add_argument("--here", action="store_true", help=here)
     add("forget", "never let a node back without a new invitation").add_argument("node", metavar="NODE")
     add("agent", "the background process").add_argument("verb", choices=["stop"])
     return top

@@ -38,7 +38,9 @@ def spec_of(words: argparse.Namespace) -> RunSpec:
             raise UsageError("--resume takes no script: it goes on with the run's own", "Leave the script out")
         return RunSpec(job="script", resume=Path(words.resume).name, nodes=nodes)
     if not words.what:
-        raise UsageError("nothing to train was named", "daisychain run SCRIPT.py, or daisychain run tabular FILE.csv ...")
+        raise UsageError(
+            "nothing to train was named", "daisychain run SCRIPT.py, or daisychain run tabular FILE.csv ..."
+        )
     job: Literal["script", "tabular", "demo"] = words.what if words.what in JOBS else "script"
     if job == "script" and words.file:
         raise UsageError(f"{words.file!r} after the script", "Put the script's own arguments after --")
@@ -58,6 +60,7 @@ def spec_of(words: argparse.Namespace) -> RunSpec:
         seed=words.seed,
         sync=words.sync,
         equal=words.equal,
+        ranks=words.ranks,
     )
 
 
@@ -128,16 +131,18 @@ class Teller:
             "progress", phase=state.phase, step=state.step, steps=state.steps, epoch=state.epoch, epochs=state.epochs,
             loss=state.loss, samples_per_second=state.samples_per_second, step_ms=state.step_ms, eta_s=state.eta_s,
             shares={part.node: part.share for part in state.nodes}, detail=state.detail,
+            paused=state.paused, lent=list(state.lent),
         )  # fmt: skip
-        if state.phase == "running" and state.step:
+        phase = (f"paused after step {state.step}" if state.paused else state.phase, state.detail)
+        if phase[0] == "running" and state.step:
             shares = " ".join(f"{part.node}:{part.share}" for part in state.nodes)
             loss = f"{state.loss:.4f}" if state.loss is not None else "unknown"
             rate = f"{state.samples_per_second:,.0f}" if state.samples_per_second else "unknown"
             of = f"/{state.steps}" if state.steps else ""
             surface.say(f"step {state.step}{of}  loss {loss}  {rate} samples/s  {state.step_ms or 0:.0f} ms  {shares}")
-        elif state.phase not in ENDED and (state.phase, state.detail) != self._phase:
-            surface.say(f"{state.phase}: {state.detail}" if state.detail else state.phase)
-        self._phase = (state.phase, state.detail)
+        elif state.phase not in ENDED and phase != self._phase:
+            surface.say(": ".join(part for part in phase if part))
+        self._phase = phase
 
 
 def _finish(state: RunState, surface: Surface, folder: str) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from daisychain.facts import Nic, Node, RunSpec, RunState, Snapshot, Verdict
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
 
@@ -231,7 +231,9 @@ class Hello(Message, frozen=True, kw_only=True):
 
     node: Node
     run: str = ""
-    """The run whose rank waits here for its head to be back; empty: none."""
+    """The run whose ranks wait here for their head to be back; empty: none."""
+    seats: tuple[int, ...] = ()
+    """The seats of those ranks."""
     protocol: int = PROTOCOL
 
 
@@ -312,26 +314,31 @@ class ShipProgress(Message, frozen=True, kw_only=True):
 
 
 class StartRank(Message, frozen=True, kw_only=True):
-    """Start this node's rank, again if it has ended. Answered by Done once the process is started, or Refused."""
+    """Start a rank of this node, again if it has ended. Answered by Done once the process is started, or Refused."""
 
     run: str
     seat: int
-    """This node's fixed number in the run."""
+    """The rank's fixed number in the run."""
     names: tuple[str, ...]
-    """Node name of every seat."""
+    """Name of every seat: of its node, or of the node and the device."""
+    devices: tuple[str, ...] = ("cpu",)
+    """What each of this node's ranks computes on, as torch names it."""
+    place: int = 0
+    """The rank's own, in `devices`."""
     script: str
     """Path below the work folder."""
     args: tuple[str, ...]
     settings: dict[str, Any]
     """seed, batch, epochs, sync, equal; what the training API reads."""
     resume: bool = False
-    """Go on from this node's newest checkpoint of the run, if it has one."""
+    """Go on from the rank's newest checkpoint of the run, if it has one."""
 
 
 class OrderRank(Message, frozen=True, kw_only=True):
-    """Pass an order on to this node's rank; see train/orders.py for the kinds."""
+    """Pass an order on to a rank of this node; see train/orders.py for the kinds."""
 
     run: str
+    seat: int
     order: dict[str, Any]
 
 
@@ -344,7 +351,7 @@ class RankReport(Message, frozen=True, kw_only=True):
 
 
 class EndRun(Message, frozen=True, kw_only=True):
-    """End this run's rank and clear its work folder. Answered by Done when nothing of it is left running."""
+    """End this run's ranks and clear its work folder. Answered by Done when nothing of it is left running."""
 
     run: str
     reason: str

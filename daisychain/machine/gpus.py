@@ -1,10 +1,12 @@
-"""Whether the torch that is installed can use an NVIDIA GPU, judged from versions alone.
+"""Whether the torch that is installed can use an NVIDIA GPU: from versions alone, then from a try in a child process.
 
 A wheel carries kernels for some compute capabilities only, and torch.cuda.is_available() says True all the same.
-The last word has a small convolution in a child process; this is what can be said before.
+`judge_gpu` is what can be said before torch is loaded; the last word has a small convolution (`judge_try`).
 """
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from daisychain.facts import Level, Verdict
 
@@ -43,6 +45,70 @@ def judge_gpu(
         or _without_kernels(name, capability, cuda, wheel)
         or _verdict("ok", f"{name}: {wheel} has kernels for it{f', driver {driver}' if driver else ''}")
     )
+
+
+class Try(NamedTuple):
+    """What train/probe_gpu.py found out about one GPU."""
+
+    torch: str
+    cuda: str
+    """CUDA that torch was built for, '12.6'; empty for a build without."""
+    arch_list: tuple[str, ...]
+    """Of torch.cuda.get_arch_list: 'sm_86' is machine code, 'compute_90' what newer GPUs can compile."""
+    error: str
+    """Why a small convolution failed; empty when it worked."""
+
+
+def judge_try(name: str, capability: Capability | None, found: Try) -> Verdict:
+    """ok when the convolution worked, else warn with the reason and, where one is known, the torch that would work."""
+    wheel = f"torch {found.torch} (CUDA {found.cuda})" if found.cuda else f"torch {found.torch}"
+    if not found.error:
+        return _verdict("ok", f"{name}: tried with {wheel}")
+    if not found.cuda:
+        return _verdict("warn", f"{name} is there but not used: {wheel} has no CUDA", _install(capability))
+    if capability is not None and found.arch_list and not serves(found.arch_list, capability):
+        kernels = f"kernels for {', '.join(found.arch_list)} and none for {capability[0]}.{capability[1]}"
+        reason = f"{name} is there but not used: {wheel} has {kernels}"
+        return _verdict("warn", reason, _other_torch(found.arch_list, capability))
+    reason = f"{name} is there but not used: a small convolution with {wheel} failed: {found.error}"
+    return _verdict("warn", reason, "Update the NVIDIA driver, and see that nothing else fills the GPU's memory")
+
+
+def is_hidden(index: int, visible: str | None) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES keeps a GPU (counted by PCI bus) away from this machine's runs; None: it isn't set.
+
+    GPUs that it names by UUID count as hidden: which they are isn't known here.
+    """
+    return visible is not None and str(index) not in [word.strip() for word in visible.split(",")]
+
+
+def serves(arch_list: Sequence[str], capability: Capability) -> bool:
+    """Whether some kernel runs on a GPU of this compute capability.
+
+    Machine code runs on the same major version from its minor on, and on exactly its own where an 'a' ends it; what is
+    to be compiled runs on anything newer ("CUDA C++ Programming Guide", compute capabilities).
+    """
+    for arch in arch_list:
+        kind, exact, built_for = _arch(arch)
+        if built_for is None or exact:
+            if built_for == capability:
+                return True
+        elif capability >= built_for and (kind == "compute" or capability[0] == built_for[0]):
+            return True
+    return False
+
+
+def _arch(text: str) -> tuple[str, bool, Capability | None]:
+    """('sm', False, (8, 6)) from 'sm_86'; None for the capability of anything else."""
+    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", text)
+    return (found[1], found[4] == "a", (int(found[2]), int(found[3]))) if found else ("", False, None)
+
+
+def _other_torch(arch_list: Sequence[str], capability: Capability) -> str:
+    known = [built_for for _, _, built_for in map(_arch, arch_list) if built_for is not None]
+    if capability > max(known, default=capability):
+        return "Install a build of torch for CUDA 12.8 or newer"
+    return _install(capability)
 
 
 def _verdict(level: Level, reason: str, remedy: str = "") -> Verdict:

@@ -5,7 +5,8 @@ finish at the same time T, with sum((T - fixed_s) / per_sample_s) = batch; a ran
 would only hold the others up and gets nothing.
 
 The first shares come from a reference model's costs. Afterwards `replan` moves them towards what was measured, with
-enough inertia that noise doesn't shake them.
+enough inertia that noise doesn't shake them. What a rank's fixed cost is shows when its share changes: two shares and
+their times are two points of its line.
 """
 
 import heapq
@@ -14,17 +15,22 @@ from math import floor, log
 from statistics import median
 
 import msgspec
+from msgspec.structs import replace
 
 from daisychain.errors import UsageError
 
 GAIN = 0.05
 """Part of the step time that new shares must save before they are worth a change."""
+SMALL_GAIN = 0.02
+"""The same over a long window, whose means are surer, and for shares that are only rough."""
 PATIENCE = 2
 """Windows in a row that must promise the gain."""
 GROWTH = 2
 """A share grows at most this many times in one change."""
 PROBE = 8
 """Samples that a rank may grow to from nothing."""
+LEVERAGE = 0.2
+"""Change of a share (of its logarithm) at which what it says about the fixed cost counts as much as the estimate."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -41,7 +47,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One rank's medians over a window of steps: samples, and seconds of computing them (no waiting)."""
+    """What one rank's steps of a window typically were: samples, and seconds of computing them (no waiting)."""
 
     share: int
     compute_s: float
@@ -52,13 +58,27 @@ class Balance(msgspec.Struct, frozen=True):
 
     shares: tuple[int, ...]
     eager: bool = True
-    """Act on the first window that promises a gain: the shares still come from the reference model."""
+    """Act on each window that promises a gain, until one doesn't: the first shares come from the reference model."""
+    rough: bool = False
+    """The shares come from the few steps after a jump: correct them once, by little as well."""
     promising: int = 0
     """Windows in a row that promised a gain and weren't acted on."""
     direction: tuple[int, ...] = ()
     """What the last change added to each share; empty before the first."""
     stride: float = 1.0
     """Part of the way to the best shares that the next change goes."""
+    fixed: tuple[float, ...] = ()
+    """Each rank's fixed cost as the number of samples that take as long; empty before the first window.
+
+    In samples, for they stay when a machine as a whole becomes slower or faster.
+    """
+    before: tuple[Measured, ...] = ()
+    """What the last change was decided on, until the first window after it."""
+
+    def step_of(self, rank: int, other: Sequence[int]) -> float:
+        """How many times longer the rank's step takes than over its share of `other`, at the same speed."""
+        fixed = self.fixed[rank] if self.fixed else 0.0
+        return (max(self.shares[rank], 1) + fixed) / (max(other[rank], 1) + fixed)
 
 
 def equal(batch: int, ranks: int) -> tuple[int, ...]:
@@ -127,59 +147,90 @@ def _common_finish(batch: int, costs: Sequence[Cost], room: Sequence[int]) -> fl
 
 
 def replan(
-    balance: Balance, measured: Sequence[Measured], known: Sequence[Cost], names: Sequence[str]
+    balance: Balance,
+    measured: Sequence[Measured],
+    known: Sequence[Cost],
+    names: Sequence[str],
+    *,
+    jumped: bool = False,
+    long: bool = False,
 ) -> tuple[Balance, str]:
     """What a window of measurements says about the shares.
 
     measured: one entry a rank, over steps of a whole batch cut by `balance.shares`. known: the reference
-    model's costs, of which the fixed part and the caps are taken.
+    model's costs, of which the caps are taken, and the fixed part until a change of shares has shown it.
+    jumped: a rank's speed has just changed for certain. long: the window is long enough for small gains.
 
     Returns the balance to go on with, and why its shares changed ("old is 31% slower: 120 -> 84 samples"), or ""
     when they didn't. Shares change when the predicted gain exceeds GAIN in PATIENCE windows running (at once while
-    `eager`); no share grows more than GROWTH times; a change that reverses the last one goes half as far.
+    `eager` and after a jump), or SMALL_GAIN in a long one or while `rough`; no share grows more than GROWTH times; a
+    change that reverses the last one goes half as far, unless that was rough.
     """
-    costs = _costs(measured, known)
+    fixed = tuple(_fixed(balance, rank, at, known[rank], jumped) for rank, at in enumerate(measured))
+    balance = replace(balance, fixed=fixed, before=())
+    costs = _costs(measured, known, fixed)
     shares, batch = balance.shares, sum(balance.shares)
     now_s = max(cost.step_s(n) for cost, n in zip(costs, shares, strict=True) if n)
     limits = [max(GROWTH * n, PROBE) for n in shares]
     best = solve(batch, [_capped(cost, limit) for cost, limit in zip(costs, limits, strict=True)])
     best_s = max(cost.step_s(n) for cost, n in zip(costs, best, strict=True) if n)
-    if best == shares or best_s > now_s * (1 - GAIN):
-        return msgspec.structs.replace(balance, promising=0, eager=False), ""
-    if not balance.eager and balance.promising + 1 < PATIENCE:
-        return msgspec.structs.replace(balance, promising=balance.promising + 1), ""
+    quiet = balance if long else replace(balance, promising=0, eager=False, rough=False)
+    if best == shares or best_s > now_s * (1 - (SMALL_GAIN if long or balance.rough else GAIN)):
+        return quiet, ""
+    if not (balance.eager or jumped or long) and balance.promising + 1 < PATIENCE:
+        return replace(balance, promising=balance.promising + 1), ""
     wanted = tuple(new - old for new, old in zip(best, shares, strict=True))
-    stride = _stride(balance, wanted)
+    stride = 1.0 if jumped or balance.rough else _stride(balance, wanted)
     taken = cut(batch, [old + stride * change for old, change in zip(shares, wanted, strict=True)])
     if taken == shares:
-        return msgspec.structs.replace(balance, promising=0, eager=False), ""
-    clipped = any(n == limit for n, limit in zip(best, limits, strict=True))
+        return quiet, ""
     after = Balance(
         shares=taken,
-        eager=balance.eager and clipped,
+        eager=jumped or balance.eager,
+        rough=jumped,
         direction=tuple(new - old for new, old in zip(taken, shares, strict=True)),
         stride=stride,
+        fixed=fixed,
+        before=tuple(measured),
     )
     return after, _reason(shares, taken, measured, best_s, names)
 
 
 def _capped(cost: Cost, limit: int) -> Cost:
-    return msgspec.structs.replace(cost, cap=limit if cost.cap is None else min(limit, cost.cap))
+    return replace(cost, cap=limit if cost.cap is None else min(limit, cost.cap))
 
 
-def _costs(measured: Sequence[Measured], known: Sequence[Cost]) -> list[Cost]:
+def _fixed(balance: Balance, rank: int, now: Measured, known: Cost, jumped: bool) -> float:
+    """The rank's fixed cost in samples, at most its share: scaled to a heavier model it would shut slow nodes out.
+
+    The line through the window before the last change and the first one after it, (n0, t0) and (n1, t1), has the
+    slope k = (t1 - t0) / (n1 - n0) and begins at t0 - k * n0. As the variance of that grows with 1 / log(n1 / n0)^2,
+    it replaces the estimate so far by log^2 / (log^2 + LEVERAGE^2) of the way: a Kalman filter's gain.
+    When the estimate is wrong, shares only converge more slowly: they rest where all finish together.
+    """
+    seconds = max(now.compute_s, 1e-9)
+    first_s = min(known.fixed_s, seconds / 2)
+    fixed = balance.fixed[rank] if balance.fixed else first_s * now.share / (seconds - first_s)
+    if balance.before and not jumped:
+        before = balance.before[rank]
+        n0, n1 = max(before.share, 1), max(now.share, 1)
+        if n0 != n1:
+            slope = (now.compute_s - before.compute_s) / (n1 - n0)
+            seen = min(max(before.compute_s / slope - n0, 0.0), n0, n1) if slope > 0 else min(n0, n1)
+            fixed += (seen - fixed) * log(n1 / n0) ** 2 / (log(n1 / n0) ** 2 + LEVERAGE**2)
+    return min(fixed, now.share)
+
+
+def _costs(measured: Sequence[Measured], known: Sequence[Cost], fixed: Sequence[float]) -> list[Cost]:
     """Each rank's cost such that it predicts exactly what was measured.
 
-    The known fixed cost is taken as it is, up to half of what was measured: scaled to a heavier model it would shut
-    slow nodes out. When it is wrong, shares only converge more slowly: they rest where all finish together. A rank
-    without samples was measured on one that doesn't count; its per-sample cost is taken to differ from the known one
-    as the others' do.
+    A rank without samples was measured on one that doesn't count; its per-sample cost is taken to differ from the
+    known one as the others' do.
     """
     found: list[Cost | None] = []
-    for at, cost in zip(measured, known, strict=True):
-        seconds = max(at.compute_s, 1e-9)
-        fixed_s = min(cost.fixed_s, seconds / 2)
-        found.append(Cost(fixed_s, (seconds - fixed_s) / at.share, cost.cap) if at.share else None)
+    for at, cost, samples in zip(measured, known, fixed, strict=True):
+        per_sample_s = max(at.compute_s, 1e-9) / (at.share + samples) if at.share else 0.0
+        found.append(Cost(samples * per_sample_s, per_sample_s, cost.cap) if at.share else None)
     scale = median(new.per_sample_s / old.per_sample_s for new, old in zip(found, known, strict=True) if new)
     return [
         new or Cost(max(0.0, at.compute_s - old.per_sample_s * scale), old.per_sample_s * scale, old.cap)

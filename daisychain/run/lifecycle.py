@@ -31,6 +31,8 @@ class Tracker:
         self._run, self._name, self._folder, self._spec = run, name, folder, spec
         self._started_s = now_s
         self._names: tuple[str, ...] = ()
+        self._node_of: dict[str, str] = {}
+        """The node of each seat, both by name."""
         self._phase: Phase = "preparing"
         self._detail = ""
         self._members: dict[int, tuple[int, ...]] = {}
@@ -80,9 +82,13 @@ class Tracker:
     def phase(self) -> Phase:
         return self._phase
 
-    def seat(self, names: Sequence[str]) -> None:
-        """The node names by seat; the newest generation takes all of them until `form` says otherwise."""
+    def seat(self, names: Sequence[str], nodes: Sequence[str] = ()) -> None:
+        """The names by seat; the newest generation takes all of them until `form` says otherwise.
+
+        nodes: the node of each seat; without it every seat is a node.
+        """
         self._names = tuple(names)
+        self._node_of = dict(zip(names, nodes or names, strict=True))
 
     def form(self, generation: int, seats: Sequence[int], completed: int) -> list[dict[str, Any]]:
         """A generation begins after `completed` steps; the metrics lines of steps whose last reports got lost.
@@ -237,7 +243,7 @@ class Tracker:
 
     @property
     def node_speeds(self) -> dict[str, float]:
-        """Samples per second of each node's own computing, over its newest steps."""
+        """Samples per second of each seat's own computing, over its newest steps."""
         return {
             name: sum(share for share, _ in steps) / sum(ms for _, ms in steps) * 1000
             for name, steps in self._speeds.items()
@@ -245,9 +251,13 @@ class Tracker:
 
     @property
     def speedup(self) -> float | None:
-        """The chain's throughput over the fastest node's own, both from this run."""
-        speeds, together = self.node_speeds, self.samples_per_second
-        return together / max(speeds.values()) if speeds and together else None
+        """The chain's throughput over the fastest node's own (of all its ranks together), both from this run."""
+        nodes: dict[str, float] = {}
+        for name, speed in self.node_speeds.items():
+            node = self._node_of.get(name, name)
+            nodes[node] = nodes.get(node, 0.0) + speed
+        together = self.samples_per_second
+        return together / max(nodes.values()) if nodes and together else None
 
     def state(self, now_s: float) -> RunState:
         """Everything a screen or a script may want to know now."""

@@ -16,7 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -28,9 +28,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from daisychain.errors import ScriptError, UsageError
+from daisychain.plan.sync import parse
 from daisychain.train import batchnorm, checkpoint, cores, randomness, reports
 from daisychain.train.batches import SharedLoader
 from daisychain.train.crew import Crew
+from daisychain.train.local import LocalSteps
 from daisychain.train.meter import Meter
 from daisychain.train.orders import Orders
 from daisychain.train.reducer import Reducer
@@ -70,20 +72,26 @@ class Chain:
 
     def __init__(self, task: Task, orders: Orders, tell: reports.Tell) -> None:
         self._task, self._tell = task, tell
-        self.device = torch.device("cpu")
+        self.device = torch.device(task.device)
+        """What this rank computes on: its own GPU, or the CPU."""
         self.folder: Path = task.folder
         """Where results go: the run's folder in a chain, else the working directory."""
         self.seed = int(self.option("seed", 0))
         self._training = Training([], [], [])
         self._crew = Crew(task, orders, tell)
         self._keeper = _keeper(Path(task.checkpoints), self._note) if task.checkpoints else None
-        self._steps = Steps(
+        self._sync = parse(str(self.option("sync", "exact")))
+        if self._sync.approximate and task.rank == 0:
+            self._note(f"--sync {self.option('sync')} is {self._sync.approximate}")
+        kind: Callable[..., Steps] = partial(LocalSteps, sync=self._sync) if self._sync.kind == "local" else Steps
+        self._steps = kind(
             crew=self._crew,
             training=self._training,
-            meter=Meter(task.slowdown),
+            meter=Meter(task.slowdown, settle=_settle(self.device)),
             tell=tell,
             seed=self.seed,
             unequal=not self.option("equal", False),
+            tunes=bool(self.option("tune", True)),
             follows=not self.option("equal", False) and bool(self.option("rebalance", True)),
             keeper=self._keeper,
             resume=self._resume,
@@ -143,17 +151,20 @@ class Chain:
             return
         match thing:
             case nn.Module():
+                _refuse_sparse(thing)
                 self._training.models.append(thing)
                 if self.option("exact_batchnorm", True):
                     batchnorm.convert(thing, self._steps)
                     for name in batchnorm.unsupported(thing):
                         self._note(f"{name} normalises over each node's own samples: results depend on the shares")
-                if any(parameter.requires_grad for parameter in thing.parameters()):
-                    Reducer(thing, self._steps, self._crew.exchange)
-                    thing.register_forward_pre_hook(self._before_forward)
+                if any(True for _ in thing.parameters()):
+                    if self._sync.kind != "local":
+                        wire = torch.bfloat16 if self._sync.kind == "bf16" else None
+                        Reducer(thing, self._steps, self._crew.exchange, wire=wire)
+                    thing.register_forward_pre_hook(self._before_forward, prepend=True)
             case Optimizer():
                 self._training.optimizers.append(thing)
-                _guard_optimizer(thing, lambda: self._steps.live)
+                _guard_optimizer(thing, self._steps.acts)
             case LRScheduler():
                 self._training.schedulers.append(thing)
                 _guard_scheduler(thing, lambda: self._steps.live)
@@ -270,6 +281,12 @@ def leave() -> None:
         Process.tell(reports.done())
 
 
+def _refuse_sparse(model: nn.Module) -> None:
+    for name, part in model.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            raise ScriptError(f"{name or 'the model'} has sparse gradients, which can't be summed", "Use sparse=False")
+
+
 def _keeper(folder: Path, tell: Callable[[str], None]) -> checkpoint.Keeper:
     return checkpoint.Keeper(folder, time.monotonic, tell=tell)
 
@@ -293,6 +310,11 @@ def _guard_scheduler(scheduler: LRScheduler, live: Callable[[], bool]) -> None:
         return kind.step(self, *args, **more) if live() else None
 
     scheduler.__class__ = type(kind.__name__, (kind,), {"step": guarded, "__module__": kind.__module__})
+
+
+def _settle(device: torch.device) -> Callable[[], None]:
+    """Waits until the device has done what it was told; a CPU always has."""
+    return partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
 
 
 def _number(value: "Tensor | float") -> float:

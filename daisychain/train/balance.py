@@ -5,16 +5,35 @@ feeds it the same times, so all change the shares at the same step.
 """
 
 from collections.abc import Sequence
+from math import ceil
 from statistics import mean, median
 
 from daisychain.plan.shares import Balance, Cost, Measured, replan
 
 FIRST_WINDOW = 8
+"""Steps of a window while every window is acted on at once."""
 WINDOW = 20
+LONG_WINDOW = 100
+"""Steps over which small gains count."""
 COLD_STEPS = 2
 """Steps left out at the beginning: caches are cold and buckets not yet laid out."""
+JUMP = 1.25
+"""A change of speed that is acted on without waiting for a window's end, when the newest steps agree on it."""
+JUMP_STEPS = 5
+JUMP_QUANTILE = 0.85
+"""Part of the steps before that the newest must all lie beyond.
+
+Of times that only scatter, all of JUMP_STEPS do so once in (1 - JUMP_QUANTILE) ** -JUMP_STEPS = 13,000 steps, and
+then by JUMP only where that is common.
+"""
+REFERENCE = 40, 8
+"""Steps before the newest ones that these are compared with, at most and at least."""
+STALL = 2.5
+"""A step of more than this many usual ones is a stall."""
+COMMON = 0.2
+"""Part of a window's steps from which on stalls are the machine's own way of being slow."""
 OUTLIER = 10
-"""A step of more than this many medians counts as this many."""
+"""A step of more than this many usual ones counts as this many."""
 
 
 class Schedule:
@@ -34,7 +53,10 @@ class Schedule:
 
 
 class Balancer:
-    """Collects a window of all ranks' computing times, then decides; alike on every rank, from the same numbers."""
+    """Collects all ranks' computing times and decides now and then; alike on every rank, from the same numbers.
+
+    A large change that the newest steps agree on is followed at once, a smaller one after two windows.
+    """
 
     def __init__(
         self, shares: tuple[int, ...], known: Sequence[Cost], names: Sequence[str], *, skip: int = COLD_STEPS
@@ -42,9 +64,13 @@ class Balancer:
         """known: the reference model's cost on each rank. skip: steps left out at first."""
         self._known, self._names = known, names
         self._balance = Balance(shares)
-        self._times: list[Sequence[float]] = []
         self._skip = skip
-        self._window = FIRST_WINDOW
+        self._times: list[Sequence[float]] = []
+        """Of the steps with these shares."""
+        self._earlier: list[Sequence[float]] = []
+        """Of steps before these, as they would have been with these shares and at the speeds of now."""
+        self._undecided = 0
+        """Steps since the last window's end."""
 
     def observe(
         self, shares: tuple[int, ...], batch: int, compute_s: Sequence[float]
@@ -59,13 +85,51 @@ class Balancer:
             self._skip -= 1
             return None
         self._times.append(compute_s)
-        if len(self._times) < self._window:
-            return None
-        everyone = [typical(of_rank) for of_rank in zip(*self._times, strict=True)]
-        self._times, self._window = [], WINDOW
-        measured = [Measured(share, seconds) for share, seconds in zip(shares, everyone, strict=True)]
-        self._balance, reason = replan(self._balance, measured, self._known, self._names)
+        self._undecided += 1
+        reason = self._follow_jump() or self._end_window()
         return (self._balance.shares, reason) if reason else None
+
+    def _follow_jump(self) -> str:
+        newest, reference = self._times[-JUMP_STEPS:], [*self._earlier, *self._times][-JUMP_STEPS - REFERENCE[0] :]
+        reference = reference[:-JUMP_STEPS]
+        if len(newest) < JUMP_STEPS or len(reference) < REFERENCE[1]:
+            return ""
+        pairs = list(zip(zip(*reference, strict=True), zip(*newest, strict=True), strict=True))
+        jumps = [jump(before, now) for before, now in pairs]
+        if all(factor == 1 for factor in jumps):
+            return ""
+        everyone = [
+            typical(before) * factor if factor != 1 else typical([*before, *now])
+            for factor, (before, now) in zip(jumps, pairs, strict=True)
+        ]
+        self._earlier, self._times, self._undecided = _scaled(reference, jumps), newest, 0
+        return self._decide(everyone, jumped=True)
+
+    def _end_window(self) -> str:
+        if self._undecided not in (FIRST_WINDOW if self._balance.eager else WINDOW, 2 * WINDOW):
+            return ""
+        window = zip(*self._times[-self._undecided :], strict=True)
+        history = [*self._earlier, *self._times][-2 * WINDOW :]
+        often = [stalls_often(of_rank) for of_rank in zip(*history, strict=True)]
+        if any(often) and len(history) < 2 * WINDOW:
+            return ""  # in so few steps rare stalls may look common
+        self._undecided = 0
+        reason = self._decide([typical(of_rank, stalls) for of_rank, stalls in zip(window, often, strict=True)])
+        if not reason and len(self._times) >= LONG_WINDOW:
+            reason = self._decide([typical(of_rank) for of_rank in zip(*self._times, strict=True)], long=True)
+            self._times = self._times[-LONG_WINDOW + WINDOW :]
+        return reason
+
+    def _decide(self, compute_s: Sequence[float], *, jumped: bool = False, long: bool = False) -> str:
+        """Why the shares change; "" when they don't."""
+        old = self._balance.shares
+        measured = [Measured(share, seconds) for share, seconds in zip(old, compute_s, strict=True)]
+        self._balance, reason = replan(self._balance, measured, self._known, self._names, jumped=jumped, long=long)
+        if reason:
+            scale = [self._balance.step_of(rank, old) for rank in range(len(old))]
+            self._earlier = _scaled([*self._earlier, *self._times][-REFERENCE[0] :], scale)
+            self._times, self._undecided = [], 0
+        return reason
 
 
 def first_costs(known: Sequence[Cost], measured: Sequence[float]) -> list[Cost]:
@@ -83,11 +147,44 @@ def first_costs(known: Sequence[Cost], measured: Sequence[float]) -> list[Cost]:
     ]
 
 
-def typical(times: Sequence[float]) -> float:
-    """The mean, with outliers cut to OUTLIER medians.
+def jump(reference: Sequence[float], newest: Sequence[float]) -> float:
+    """How many times longer a rank's newest steps take than those before, if all of them agree; else 1.
 
-    Not the median: under a CPU quota most short steps run at full speed and then one stalls for all of them; a
-    median takes such a node for a fast one.
+    A few odd steps, before or now, change nothing: all of the newest must lie beyond JUMP medians of the reference
+    and beyond most of it.
     """
-    limit = OUTLIER * median(times)
-    return mean(min(seconds, limit) for seconds in times)
+    middle, ordered = median(reference), sorted(reference)
+    few = ceil(len(ordered) * (1 - JUMP_QUANTILE))
+    slower = min(newest) > max(middle * JUMP, ordered[-few])
+    faster = max(newest) < min(middle / JUMP, ordered[few - 1])
+    return median(newest) / middle if slower or faster else 1.0
+
+
+def stalls_often(times: Sequence[float]) -> bool:
+    """Whether stalls are common among these steps."""
+    limit = STALL * _usual(times)
+    return sum(seconds > limit for seconds in times) >= COMMON * len(times)
+
+
+def typical(times: Sequence[float], often: bool | None = None) -> float:
+    """The mean, without stalls when these are rare; else outliers are cut to OUTLIER usual steps.
+
+    often: whether stalls are common, where more than these steps tells.
+
+    Common stalls count, so it isn't the median: under a CPU quota most short steps run at full speed and then one
+    stalls for all of them; a median takes such a node for a fast one. Rare ones don't: all ranks wait for them
+    whatever the shares, so there is nothing to gain.
+    """
+    usual = _usual(times)
+    if stalls_often(times) if often is None else often:
+        return mean(min(seconds, OUTLIER * usual) for seconds in times)
+    return mean(seconds for seconds in times if seconds <= STALL * usual)
+
+
+def _scaled(steps: Sequence[Sequence[float]], by: Sequence[float]) -> list[Sequence[float]]:
+    return [[seconds * factor for seconds, factor in zip(step, by, strict=True)] for step in steps]
+
+
+def _usual(times: Sequence[float]) -> float:
+    """The lower quartile: of few steps, half may stall by chance."""
+    return sorted(times)[(len(times) - 1) // 4]

@@ -22,10 +22,12 @@ from torch.utils.data import (
 
 from daisychain.errors import ScriptError
 from daisychain.plan.shares import cut
-from daisychain.train.state import mixed
+from daisychain.train.state import WORD, mixed, mixes
 
 T_co = TypeVar("T_co", covariant=True)
 _END = object()
+AT_ONCE = 65536
+"""Rows whose digests are computed together: one by one, small batches would take longer than their steps' reports."""
 
 
 class Piece(NamedTuple):
@@ -79,13 +81,26 @@ def order(samples: int, seed: int, epoch: int, *, shuffle: bool) -> Tensor:
     return torch.randperm(samples, generator=generator)
 
 
-def piece(batch: Tensor, shares: tuple[int, ...], rank: int, epoch: int = 0, index: int = 0) -> Piece:
-    """The rank's piece of a global batch; a batch smaller than the shares is cut in proportion to them."""
+def digests(rows: Tensor, size: int) -> Iterator[int]:
+    """state.mixed of each batch of an epoch's rows; the last one may be ragged."""
+    for block in torch.split(rows, max(1, AT_ONCE // size) * size):
+        sums = [words.sum() for words in torch.split(mixes(block), size)]
+        yield from (word % WORD for word in torch.stack(sums).tolist())
+
+
+def piece(
+    batch: Tensor, shares: tuple[int, ...], rank: int, epoch: int = 0, index: int = 0, digest: int | None = None
+) -> Piece:
+    """The rank's piece of a global batch; a batch smaller than the shares is cut in proportion to them.
+
+    digest: the batch's, where it is known.
+    """
     size = len(batch)
     parts = shares if sum(shares) == size else cut(size, shares)
     first = sum(parts[:rank])
+    digest = mixed(batch) if digest is None else digest
     rows = batch[first : first + parts[rank]]
-    return Piece(rows if len(rows) else batch[:1], parts[rank], size, parts, first, epoch, index, mixed(batch))
+    return Piece(rows if len(rows) else batch[:1], parts[rank], size, parts, first, epoch, index, digest)
 
 
 class SharedLoader(Generic[T_co]):
@@ -162,9 +177,10 @@ class SharedLoader(Generic[T_co]):
     def _cut(self, start: int, epoch: int, pieces: "deque[Piece]", steps: Pass) -> Iterator[Tensor]:
         """Row indices of each batch, leaving the piece they belong to in `pieces`."""
         rows = order(self._samples, self._seed, epoch, shuffle=self._shuffle)
-        for index in range(start, len(self)):
-            batch = rows[index * self.batch_size : (index + 1) * self.batch_size]
-            mine = piece(batch, steps.shares_at(index - start), steps.rank, epoch, index)
+        size = self.batch_size
+        for index, digest in zip(range(start, len(self)), digests(rows[start * size :], size), strict=False):
+            batch = rows[index * size : (index + 1) * size]
+            mine = piece(batch, steps.shares_at(index - start), steps.rank, epoch, index, digest)
             pieces.append(mine)
             yield mine.rows
 

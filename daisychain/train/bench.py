@@ -65,13 +65,13 @@ def _time_with_threads(threads: int) -> float:
     return measure(reference_step(TRIAL_SIZE), 1.0)
 
 
-def reference_step(samples: int) -> Callable[[], None]:
-    """One training step of the reference model over `samples`."""
+def reference_step(samples: int, device: str = "cpu") -> Callable[[], None]:
+    """One training step of the reference model over `samples`, done when it returns."""
     import torch
     from torch import nn
 
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    x, y = torch.randn(samples, 256), torch.randint(10, (samples,))
+    model, x, y = model.to(device), torch.randn(samples, 256).to(device), torch.randint(10, (samples,)).to(device)
 
     def step() -> None:
         model.zero_grad()
@@ -80,6 +80,8 @@ def reference_step(samples: int) -> Callable[[], None]:
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.sub_(parameter.grad, alpha=0.01)
+        if device != "cpu":
+            torch.cuda.synchronize(device)
 
     return step
 

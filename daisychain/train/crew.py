@@ -34,14 +34,19 @@ class Standing(NamedTuple):
     batch: int
     model: tuple[int, ...]
     """Fingerprint of all models: names, shapes, types."""
+    plain_ns: int = 0
+    """Of its optimizers' steps (knobs.Timing)."""
+    fused_ns: int = 0
+    gpu: int = 0
+    """1 where it computes on a GPU, whose rounding is another than a CPU's."""
 
     def numbers(self) -> list[int]:
-        return [self.completed, self.per_sample_ns, self.lookahead, self.samples, self.batch, *self.model]
+        return [*self[:5], self.plain_ns, self.fused_ns, self.gpu, *self.model]
 
     @classmethod
     def of(cls, numbers: list[int]) -> "Standing":
-        completed, per_sample_ns, lookahead, samples, batch, *model = numbers
-        return cls(completed, per_sample_ns, lookahead, samples, batch, tuple(model))
+        completed, per_sample_ns, lookahead, samples, batch, plain_ns, fused_ns, gpu, *model = numbers
+        return cls(completed, per_sample_ns, lookahead, samples, batch, tuple(model), plain_ns, fused_ns, gpu)
 
 
 class Course(Protocol):
@@ -73,7 +78,7 @@ class Crew:
         self._group = Group()
         self._listener = Listener(task.address)
         self._warm_up = WarmUp(task.address) if task.launcher == "agent" else None
-        self._formed = False
+        self._formed = self._over = False
         orders.sever = self._sever
 
     def _sever(self, generation: int) -> None:
@@ -119,7 +124,7 @@ class Crew:
             if self._warm_up is not None:
                 self._warm_up.wait()
             completed = max(0, course.standing().completed)
-            self._tell(reports.waiting(self._listener.port, self.formation.generation, completed, why, course.recent))
+            self._tell(reports.waiting(self._listener.port, self.formation.generation, completed, why, self._over, course.recent))
             formation = self._orders.next_formation(self.formation.generation)
             if formation is None:
                 self._part(course)
@@ -187,6 +192,7 @@ class Crew:
 
     def linger(self, course: Course) -> None:
         """After the script's end: help those who are behind, until every rank has finished or this process is ended."""
+        self._over = True
         while self._task.launcher == "agent" and self._formed:
             self._orders.wait_over(self.formation.generation)
             if self._orders.leave:

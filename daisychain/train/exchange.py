@@ -14,6 +14,23 @@ NETWORK_ERRORS = (RuntimeError, ValueError)
 """What torch.distributed raises; ValueError once its group is gone."""
 
 
+class Staged:
+    """A sum of tensors that lie on a GPU, by way of the CPU: gloo's own way needs a torch that was built for it."""
+
+    def __init__(self, values: Tensor, copy: Tensor, work: dist.Work) -> None:
+        self._values, self._copy, self._work = values, copy, work
+
+    def wait(self) -> None:
+        """Until the sums are where the values were."""
+        self._work.wait()
+        self._values.copy_(self._copy)
+
+
+def needs_staging(values: Tensor) -> bool:
+    """Whether gloo can't take a tensor where it is."""
+    return values.device.type != "cpu"
+
+
 class Exchange:
     """broken: why the others can't be reached; empty while they can."""
 
@@ -21,11 +38,14 @@ class Exchange:
         self.world_size = 1
         self.generation = 0
         self.broken = ""
+        self.bucket_bytes: int | None = None
+        """How much is best sent at once in this generation; None: unknown."""
         self._backend: Any = None
 
     def open(self, generation: int, world_size: int, backend: Any) -> None:
         """A generation has formed. backend: a ProcessGroupGloo; None when this rank is alone."""
         self.generation, self.world_size, self.broken, self._backend = generation, world_size, "", backend
+        self.bucket_bytes = None
 
     def close(self) -> None:
         """The generation is over; what was sent arrives, nothing more will."""
@@ -40,17 +60,20 @@ class Exchange:
         """The first failure is the one that is kept."""
         self.broken = self.broken or str(error) or type(error).__name__
 
-    def start(self, values: Tensor) -> dist.Work | None:
+    def start(self, values: Tensor) -> "dist.Work | Staged | None":
         """Begin to sum over all ranks, in place."""
         if self.alone or self.broken:
             return None
+        staged = needs_staging(values)
+        local = values.detach().to("cpu", copy=True) if staged else values
         try:
-            return cast(dist.Work, self._backend.allreduce([values]))
+            work = cast(dist.Work, self._backend.allreduce([local]))
+            return Staged(values, local, work) if staged else work
         except NETWORK_ERRORS as error:
             self.fail(error)
             return None
 
-    def finish(self, work: dist.Work | None) -> None:
+    def finish(self, work: "dist.Work | Staged | None") -> None:
         """Wait for what `start` began."""
         if work is not None:
             try:

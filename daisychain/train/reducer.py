@@ -51,11 +51,12 @@ class Steps(Protocol):
 class Bucket:
     """Some parameters' gradients in one buffer, with room for what else travels along."""
 
-    def __init__(self, parameters: list[nn.Parameter], extra: int) -> None:
-        self.parameters = parameters
+    def __init__(self, parameters: list[nn.Parameter], extra: int, wire: torch.dtype | None = None) -> None:
+        """wire: the buffer's type; None: the parameters' own."""
+        self.parameters, self._rounds = parameters, wire is not None
         self.size = sum(p.numel() for p in parameters)
         first = parameters[0]
-        self.buffer = torch.zeros(self.size + extra, dtype=first.dtype, device=first.device)
+        self.buffer = torch.zeros(self.size + extra, dtype=wire or first.dtype, device=first.device)
         self.views: list[Tensor] = []
         at = 0
         for parameter in parameters:
@@ -76,9 +77,12 @@ class Bucket:
             else:
                 views.append(view)
                 found.append(parameter.grad)
+        if self._rounds and found:  # once, at the end
+            found = list(torch._foreach_mul(found, weight))
         if found:
             torch._foreach_copy_(views, found)
-        gradients.mul_(weight)
+        if not self._rounds:
+            gradients.mul_(weight)
 
     def hand_out(self, used: Iterable[bool]) -> None:
         """The sums become the parameters' gradients, but for parameters that no rank used."""
@@ -88,7 +92,7 @@ class Bucket:
                 views.append(view)
                 gradients.append(parameter.grad)
             elif is_used:
-                parameter.grad = view.clone()
+                parameter.grad = view.to(parameter.dtype, copy=True)
         if views:
             torch._foreach_copy_(gradients, views)
 
@@ -96,10 +100,22 @@ class Bucket:
 class Reducer:
     """Watches one model's backward passes. All ranks must build it from the same model."""
 
-    def __init__(self, model: nn.Module, steps: Steps, exchange: Exchange, *, bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        steps: Steps,
+        exchange: Exchange,
+        *,
+        bucket_bytes: int | None = None,
+        wire: torch.dtype | None = None,
+    ) -> None:
+        """bucket_bytes: a bucket's size; None: what suits the exchange.
+
+        wire: what weighted gradients are rounded to before they are summed; None: they leave as they are."""
         self._model, self._steps, self._exchange, self._bucket_bytes = model, steps, exchange, bucket_bytes
+        self._wire = wire
         self._handles: list[Any] = []
-        self._trained: tuple[bool, ...] = ()
+        self._laid_out: tuple[Any, ...] = ()
         self._buckets: list[Bucket] = []
         self._running = False
         self._sent: list[Any] = []
@@ -107,16 +123,17 @@ class Reducer:
         model.register_forward_pre_hook(lambda *_: self.lay_out())
 
     def lay_out(self) -> None:
-        """Make the buckets, if the trained parameters have changed (some were frozen or freed)."""
-        trained = tuple(p.requires_grad for p in self._model.parameters())
-        if trained == self._trained:
+        """Make the buckets, if their size or the trained parameters have changed (some were frozen or freed)."""
+        limit = self._bucket_bytes or self._exchange.bucket_bytes or BUCKET_BYTES
+        layout = (limit, *(p.requires_grad for p in self._model.parameters()))
+        if layout == self._laid_out:
             return
-        self._trained = trained
+        self._laid_out = layout
         for handle in self._handles:
             handle.remove()
         parameters = [p for p in reversed(list(self._model.parameters())) if p.requires_grad]
-        groups = list(_groups(parameters, self._bucket_bytes))
-        self._buckets = [Bucket(group, 0) for group in groups]
+        groups = list(_groups(parameters, limit))
+        self._buckets = [Bucket(group, 0, self._wire) for group in groups]
         self._handles = [
             parameter.register_post_accumulate_grad_hook(partial(self._ready, index))  # type: ignore[no-untyped-call]
             for index, group in enumerate(groups)
@@ -193,7 +210,7 @@ def _groups(parameters: list[nn.Parameter], limit_bytes: int) -> Iterator[list[n
 def fingerprint(models: Iterable[nn.Module]) -> tuple[int, int, int, int]:
     """Names, shapes and types of all parameters, hashed; their values don't matter, the newest are sent to all."""
     parameters = [named for model in models for named in model.named_parameters()]
-    text = "\n".join(f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in parameters)
+    text = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters)
     digest = hashlib.sha256(text.encode()).digest()
     words = [int.from_bytes(digest[at : at + 8], "little", signed=True) for at in range(0, 32, 8)]
     return words[0], words[1], words[2], words[3]

@@ -30,14 +30,17 @@ def beat() -> Report:
     return {"kind": "beat"}
 
 
-def waiting(port: int, generation: int, completed: int, why: str, recent: Sequence[Report] = ()) -> Report:
+def waiting(
+    port: int, generation: int, completed: int, why: str, over: bool = False, recent: Sequence[Report] = ()
+) -> Report:
     """This rank isn't in a generation and waits for the next.
 
     port: where it would serve the store. generation: the last one it knew of. completed: steps in its state. why: what
-    ended that generation for this rank; empty when it was asked to. recent: the ledger's lines of the last steps, from a
+    ended that generation for this rank; empty when it was asked to. over: its script has ended well. recent: the ledger's lines of the last steps, from a
     checkpoint, for a head that was lost before it could write them down.
     """
     report: Report = {"kind": "waiting", "port": port, "generation": generation, "completed": completed, "why": why}
+    report |= {"over": True} if over else {}
     return report | {"recent": list(recent)} if recent else report
 
 
@@ -104,6 +107,18 @@ def step(
 def shares(step: int, shares: Sequence[int], reason: str) -> Report:
     """From this step on the shares are others, and why."""
     return {"kind": "shares", "step": step, "shares": list(shares), "reason": reason}
+
+
+def knobs(threads: int, fused: bool, plain_ms: float, fused_ms: float, bucket_bytes: int) -> Report:
+    """What this rank computes with, chosen by measurement.
+
+    fused: whether optimizers are. plain_ms, fused_ms: of all optimizers' steps on this rank; 0: there was no choice.
+    bucket_bytes: what gradients are exchanged in; 0: there is nobody to exchange them with.
+    """
+    return {
+        "kind": "knobs", "threads": threads, "fused": fused, "plain_ms": round(plain_ms, 3),
+        "fused_ms": round(fused_ms, 3), "bucket_bytes": bucket_bytes,
+    }  # fmt: skip
 
 
 def scores(scores: Mapping[str, Any]) -> Report:

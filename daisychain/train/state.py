@@ -162,7 +162,7 @@ def _check_model(where: str, model: nn.Module, theirs: dict[str, dict[str, Tenso
             if is_lazy(tensor):
                 raise ScriptError(f"{name} has no shape yet", "Run one batch through the model before chain.prepare")
             _same(f"{name} of {where}", _form(theirs[what][name]), _form(tensor))
-            if _overlaps(tensor) and not torch.equal(tensor, theirs[what][name]):
+            if _overlaps(tensor) and not torch.equal(tensor, theirs[what][name].to(tensor.device)):
                 raise ScriptError(f"{name} of {where} was made by expand() and can't be changed", "Use clone()")
 
 
@@ -203,17 +203,21 @@ def _copy(own: Tensor, theirs: Tensor) -> None:
             own.copy_(theirs)
 
 
-def _put(place: dict[Any, Any], key: Any, value: Any, like: Tensor | None = None) -> None:
+def _put(
+    place: dict[Any, Any], key: Any, value: Any, like: Tensor | None = None, device: torch.device | None = None
+) -> None:
     """Set an entry: into the tensor that is there where it fits, else as a new one.
 
     like: the parameter that it belongs to. A new tensor of its shape is laid out in memory as it is: fused optimizers
-    go through both in the order of memory.
+    go through both in the order of memory. device: where any other new tensor goes; None: where the value is.
     """
     own = place.get(key)
     if isinstance(value, Tensor) and isinstance(own, Tensor) and _form(own) == _form(value):
         _copy(own, value)
     elif isinstance(value, Tensor) and like is not None and value.shape == like.shape:
         place[key] = torch.empty_like(like, dtype=value.dtype, requires_grad=False).copy_(value)
+    elif isinstance(value, Tensor) and device is not None:
+        place[key] = _cloned(value, str(key)).to(device)
     else:
         place[key] = _cloned(value, str(key))
 
@@ -228,17 +232,23 @@ def _restore_groups(optimizer: Optimizer, theirs: list[dict[str, Any]]) -> None:
 def _restore_state(optimizer: Optimizer, theirs: dict[Any, Any]) -> None:
     """The captured state of every parameter, and none for those that had none."""
     state = cast("dict[Any, Any]", optimizer.state)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for index, parameter in enumerate(parameters):
+    parameters = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
+    for index, (parameter, group) in enumerate(parameters):
         captured = theirs.get(index, {})
         own = state[parameter] if index in theirs else state.pop(parameter, {})
         for key in own.keys() - captured.keys():
             del own[key]
         for key, value in captured.items():
-            _put(own, key, value, parameter)
+            _put(own, key, value, parameter, _home(key, parameter, group))
     for key, value in theirs.items():
         if isinstance(key, str):
             _put(state, key, value)
+
+
+def _home(key: Any, parameter: Tensor, group: dict[str, Any]) -> torch.device:
+    """Where a parameter's state lies, as Optimizer.load_state_dict has it: a plain optimizer's step on the CPU."""
+    on_cpu = key == "step" and not (group.get("fused") or group.get("capturable"))
+    return torch.device("cpu") if on_cpu else parameter.device
 
 
 def _like(own: Any, value: Any) -> Any:
@@ -393,7 +403,12 @@ def _odd() -> Tensor:
 
 
 def mixed(rows: Tensor) -> int:
-    """The sum modulo 2**64 of run.ledger's `mix` over dataset row numbers (int64, any shape).
+    """The sum modulo 2**64 of run.ledger's `mix` over dataset row numbers (int64, any shape)."""
+    return int(mixes(rows).sum()) % WORD
+
+
+def mixes(rows: Tensor) -> Tensor:
+    """run.ledger's `mix` of each row number, as int64: their sum wraps around.
 
     Formula: splitmix64's first output for the seed `row` (Steele, Lea, Flood, "Fast splittable pseudorandom number
     generators", OOPSLA 2014; constants of Vigna's splitmix64.c). int64 arithmetic wraps around as uint64's does.
@@ -401,7 +416,7 @@ def mixed(rows: Tensor) -> int:
     z = rows.to(torch.int64) + _signed(0x9E3779B97F4A7C15)
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
-    return int((z ^ _shifted(z, 31)).sum()) % WORD
+    return z ^ _shifted(z, 31)
 
 
 def _signed(word: int) -> int:

@@ -12,11 +12,12 @@ from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from daisychain.errors import LinkError, ScriptError
 from daisychain.plan.shares import Cost, cut, equal, solve
-from daisychain.train import checkpoint, reports
+from daisychain.train import checkpoint, knobs, reports
 from daisychain.train.balance import COLD_STEPS, Balancer, Schedule, first_costs, typical
 from daisychain.train.batches import Piece
 from daisychain.train.crew import FRESH, Crew, Standing
@@ -24,9 +25,12 @@ from daisychain.train.meter import Meter, Times
 from daisychain.train.randomness import begin_attempt
 from daisychain.train.reducer import fingerprint
 from daisychain.train.state import Training, digest
+from daisychain.train.undo import Before, gradients, put_gradients
 
 LEDGER_LINES = 100
 """Of the last steps, kept in checkpoints: more than what can be on the way to a head when that is lost."""
+PRECISE = 10_000
+"""Numbers below this stay exact when float32 sums them over the ranks."""
 HASH_EVERY = 50
 """Steps between two comparisons of all replicas' parameters."""
 RECENT = 20
@@ -46,16 +50,19 @@ class Steps:
         seed: int,
         follows: bool = True,
         unequal: bool = True,
+        tunes: bool = True,
         keeper: checkpoint.Keeper | None = None,
         resume: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         """follows: shares follow the measured speeds. unequal: they come from the nodes' speeds at all.
 
+        tunes: what speed depends on, and nothing else, is chosen by measurement (knobs).
         resume: reads the checkpoint to go on from, if there is one.
         """
         self._crew, self._training, self._meter, self._tell = crew, training, meter, tell
         self.seed, self._follows, self._unequal, self._keeper = seed, follows, unequal, keeper
-        self._resume = resume
+        self._resume, self._tunes = resume, tunes
+        self._timing = knobs.Timing()
         self._exchange = crew.exchange
         self.finished = self._first = 0
         self.epoch = self.index = 0
@@ -81,7 +88,12 @@ class Steps:
         self._board: list[float] = []
         self._boundary = self._dropped = self._complete = self._skipping = False
         self._odd_replica = False
-        self._before: _Before | None = None
+        self._mixed = False
+        """Whether CPUs and GPUs train together: they round in other ways, and no two replicas are equal to the bit."""
+        self._before: Before | None = None
+        self._acts = 1
+        """How often optimizers stepped in the last step."""
+        self._irregular = False
         self._loss: float | None = None
         self._logged: dict[str, float] = {}
         self._diverged = False
@@ -105,11 +117,15 @@ class Steps:
             if record is not None:
                 self.restore(record)
                 self.recent = list(record["ledger"].get("recent", ()))
+            elif self._tunes:
+                self._timing = knobs.time_step(self._fusible)
             self.muster()
 
     def muster(self) -> None:
         """Form anew with whoever is there, and take shares for them."""
         everyone = self._crew.muster(self)
+        self._mixed = len({standing.gpu for standing in everyone}) > 1
+        self._tune(everyone)
         self._boundary = self._odd_replica = self._fresh = self._dropped = False
         self.recent = []
         names = self._crew.formation.names
@@ -120,6 +136,27 @@ class Steps:
         self._balancer = Balancer(shares, known, names, skip=skip) if self._follows and len(names) > 1 else None
         if self.has_loader:
             self._tell(self._plan(shares))
+
+    @property
+    def _fusible(self) -> list[Optimizer]:
+        return knobs.fusible(self._training.optimizers, self._training.models)
+
+    def _tune(self, everyone: Sequence[Standing]) -> None:
+        """Optimizers are chosen before the first step and then stay; whoever comes later gets them with the state."""
+        if not self._tunes:
+            return
+        timings = [knobs.Timing(standing.plain_ns, standing.fused_ns) for standing in everyone]
+        if all(standing.completed == FRESH for standing in everyone) and knobs.fused_is_faster(timings):
+            knobs.fuse(self._fusible)
+        self._exchange.bucket_bytes = knobs.bucket_bytes(self._time_link())
+        fused = any(group.get("fused") for optimizer in self._training.optimizers for group in optimizer.param_groups)
+        plain_ms, fused_ms = (ns / 1e6 for ns in self._timing)
+        self._tell(reports.knobs(torch.get_num_threads(), fused, plain_ms, fused_ms, self._exchange.bucket_bytes or 0))
+
+    def _time_link(self) -> knobs.Link | None:
+        """None, too, for models that are a single bucket anyway."""
+        size = max((_trained_bytes(model) for model in self._training.models), default=0)
+        return knobs.time_link(self._exchange) if size > knobs.LEAST_BUCKET_BYTES else None
 
     def _plan(self, shares: tuple[int, ...]) -> reports.Report:
         epochs = self.epochs
@@ -146,14 +183,21 @@ class Steps:
             samples=self._samples,
             batch=self._batch,
             model=fingerprint(self._training.models),
+            plain_ns=self._timing.plain_ns,
+            fused_ns=self._timing.fused_ns,
+            gpu=int(any(p.is_cuda for model in self._training.models for p in model.parameters())),
         )
 
     def capture(self) -> dict[str, Any]:
         place = {name: getattr(self, name) for name in ("finished", "epoch", "index", "turn", "turn_pass")}
-        return {**place, "training": self._training.capture()}
+        # between two steps only a script that adds gradients up over several batches needs them
+        kept = gradients(self._training) if self._irregular else []
+        return {**place, "training": self._training.capture(), "gradients": kept}
 
     def restore(self, captured: dict[str, Any]) -> None:
         self._training.restore(captured["training"])
+        put_gradients(self._training, captured["gradients"])
+        self._irregular = self._irregular or bool(captured["gradients"])
         for name in ("finished", "epoch", "index", "turn", "turn_pass"):
             setattr(self, name, int(captured[name]))
         self._fresh = False
@@ -197,7 +241,9 @@ class Steps:
         self._piece, self._loss, self._logged = piece, None, {}
         self._dropped = self._complete = False
         begin_attempt(self)
-        self._before = _Before(self._training) if not self._exchange.alone else None
+        self._irregular = self._irregular or self._acts != 1
+        self._before = Before(self._training, whole=self._irregular) if not self._exchange.alone else None
+        self._acts = 0
         self.weigh(piece)
 
     def drop(self) -> None:
@@ -209,18 +255,26 @@ class Steps:
         piece, self._piece = self._piece, None
         if piece is None:
             return True
-        times = self._meter.end()
+        return self._complete_step(piece, self._meter.end()) and not self._called
+
+    def _complete_step(self, piece: Piece, times: Times) -> bool:
+        """Count the step; False when it was lost."""
         if self._is_lost:
             if self._before is not None:
                 self._before.put_back()
             return False
         self._advance(piece, times)
-        self._report(piece, times)
-        self._lines.append(self._ledger_line(piece))
+        if self._tell is not reports.silent:
+            self._tell(self._step_report(piece, times))
+            self._lines.append(self._ledger_line(piece))
         self._balance(piece, times)
+        self._keep()
+        return True
+
+    def _keep(self) -> None:
+        """Write a checkpoint if it is time."""
         if self._keeper is not None and self._keeper.due(time.monotonic()):
             self._keeper.write(self._record())
-        return not self._called
 
     def _advance(self, piece: Piece, times: Times) -> None:
         self.finished += 1
@@ -237,33 +291,36 @@ class Steps:
     def _balance(self, piece: Piece, times: Times) -> None:
         """All ranks' times of the step before came along with this one's gradients."""
         previous, self._previous, self._previous_s = self._previous, piece, times.compute_s
-        if self._balancer is None or previous is None or not self._board:
-            return
-        change = self._balancer.observe(previous.shares, previous.batch, self._times)
-        if change is not None:
-            shares, reason = change
-            first = self.finished + self._lookahead
-            self._schedule.change(first, shares)
-            self._tell(reports.shares(first + 1, shares, reason))
+        if previous is not None and self._board:
+            self._rebalance(previous, self._times)
 
-    def _report(self, piece: Piece, times: Times) -> None:
-        self._tell(
-            reports.step(
-                number=self.finished,
-                generation=self._exchange.generation,
-                epoch=piece.epoch,
-                index=piece.number,
-                first=piece.number * self._batch,
-                digest=piece.digest,
-                batch=piece.batch,
-                share=piece.share,
-                shares=piece.shares,
-                compute_ms=times.compute_s * 1000,
-                exposed_ms=times.exposed_s * 1000,
-                step_ms=times.step_s * 1000,
-                loss=self._loss,
-                logged=self._logged,
-            )
+    def _rebalance(self, piece: Piece, compute_s: Sequence[float]) -> bool:
+        """Take all ranks' times of a step; whether the shares change."""
+        change = self._balancer.observe(piece.shares, piece.batch, compute_s) if self._balancer is not None else None
+        if change is None:
+            return False
+        shares, reason = change
+        first = self.finished + self._lookahead
+        self._schedule.change(first, shares)
+        self._tell(reports.shares(first + 1, shares, reason))
+        return True
+
+    def _step_report(self, piece: Piece, times: Times) -> reports.Report:
+        return reports.step(
+            number=self.finished,
+            generation=self._exchange.generation,
+            epoch=piece.epoch,
+            index=piece.number,
+            first=piece.number * self._batch,
+            digest=piece.digest,
+            batch=piece.batch,
+            share=piece.share,
+            shares=piece.shares,
+            compute_ms=times.compute_s * 1000,
+            exposed_ms=times.exposed_s * 1000,
+            step_ms=times.step_s * 1000,
+            loss=self._loss,
+            logged=self._logged,
         )
 
     def _ledger_line(self, piece: Piece) -> reports.Report:
@@ -357,11 +414,11 @@ class Steps:
         if self._compares:
             hashes[me] = float(digest(self._training.models))
         share = self._piece.share if self._piece is not None else 0
-        return [float(share), float(self.finished), float(self._crew.wants_boundary), *times, *hashes]
+        return [float(share), float(self.finished % PRECISE), float(self._crew.wants_boundary), *times, *hashes]
 
     @property
     def _compares(self) -> bool:
-        return self.finished % HASH_EVERY == HASH_EVERY - 1
+        return not self._mixed and self.finished % HASH_EVERY == HASH_EVERY - 1
 
     def posted(self, bulletin: list[float]) -> None:
         """Everybody's bulletins, summed; so this step has everybody's gradients. Raises ScriptError when it can't be.
@@ -370,7 +427,7 @@ class Steps:
         """
         self._complete, self._board = True, bulletin
         share, step, wish = bulletin[:3]
-        if self._piece is not None and (share, step) != (self._piece.batch, self.finished * self.world_size):
+        if self._piece is not None and (share, step) != (self._piece.batch, self.finished % PRECISE * self.world_size):
             raise ScriptError(
                 f"the nodes are not at the same step {self.finished + 1}, with {share:.0f} of {self._piece.batch} samples",
                 "Every batch needs the same number of backward passes on every node",
@@ -387,7 +444,7 @@ class Steps:
         """Replicas that differ from the majority take its state; all form anew at this step's end."""
         right = max(hashes, key=lambda value: (hashes.count(value), -hashes.index(value)))
         odd = [self._crew.formation.names[rank] for rank, value in enumerate(hashes) if value != right]
-        if odd:
+        if odd and not self._mixed:
             self._odd_replica = hashes[self.rank] != right
             self._boundary = True
             self._tell(reports.note(f"the parameters on {', '.join(odd)} differ from the others' and are replaced"))
@@ -403,6 +460,11 @@ class Steps:
         """Whether optimizers and schedulers may act: not in a dropped step, nor in a pass that is done already."""
         return not (self._skipping or self._is_lost)
 
+    def acts(self) -> bool:
+        """An optimizer is to step; whether it may."""
+        self._acts += 1
+        return self.live
+
     def log(self, loss: float | None, more: dict[str, float]) -> None:
         """Values of the current step; a loss that isn't a number is reported as unknown, and said once."""
         if loss is not None and not isfinite(loss):
@@ -414,19 +476,8 @@ class Steps:
         self._logged |= {name: value for name, value in more.items() if isfinite(value)}
 
 
-class _Before:
-    """What a forward pass changes, as it was before: buffers and the random state."""
-
-    def __init__(self, training: Training) -> None:
-        self._buffers = [buffer for model in training.models for buffer in model.buffers()]
-        self._copies = [buffer.clone() for buffer in self._buffers]
-        self._random = torch.get_rng_state()
-
-    def put_back(self) -> None:
-        with torch.no_grad():
-            for buffer, copy in zip(self._buffers, self._copies, strict=True):
-                buffer.copy_(copy)
-        torch.set_rng_state(self._random)
+def _trained_bytes(model: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
 class Uncounted:

@@ -4,12 +4,13 @@ import asyncio
 from typing import TypeVar, cast
 
 from textual.app import App
+from textual.binding import Binding
 from textual.screen import ModalScreen, Screen
 
 from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError, LinkError
-from daisychain.facts import Snapshot
-from daisychain.link.messages import Message
+from daisychain.facts import Node, Snapshot
+from daisychain.link.messages import Lend, Message
 from daisychain.tui.backend import Backend
 from daisychain.tui.text import Line, clean
 from daisychain.tui.widgets import Lines
@@ -70,6 +71,8 @@ class DaisyScreen(Screen[None]):
     """A screen that shows snapshots. `show` gets the newest one, whenever it or the size changes."""
 
     AUTO_FOCUS = None
+    TAKE_OR_GIVE = (Binding("p", "take", "take back"), Binding("p", "give", "give back"))
+    """The owner's key to this machine; one of the two is offered."""
 
     @property
     def host(self) -> Host:
@@ -88,6 +91,18 @@ class DaisyScreen(Screen[None]):
         found.show(lines)
         if self.host.snapshot is not None:
             self.show(self.host.snapshot)
+
+    @property
+    def own(self) -> Node | None:
+        """This machine's record; None while unknown."""
+        snapshot = self.host.snapshot
+        return next((n for n in snapshot.nodes if n.id == snapshot.self_id), None) if snapshot else None
+
+    def action_take(self) -> None:
+        self.run_worker(self.host.ask(Lend(lent=True)))
+
+    def action_give(self) -> None:
+        self.run_worker(self.host.ask(Lend(lent=False)))
 
     def on_mount(self) -> None:
         self.refresh_snapshot()

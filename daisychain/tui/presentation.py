@@ -76,6 +76,8 @@ def verdict_lines(verdict: Verdict) -> tuple[Line, ...]:
 
 def node_state(node: Node) -> Line:
     """Sign and word, such as '● ready'."""
+    if node.lent and node.state != "lost":
+        return (("‖ in use", "warn"),)
     sign, role = NODE_STATE[node.state]
     return ((f"{sign} {node.state}", role),)
 
@@ -183,6 +185,8 @@ def node_detail(node: Node) -> tuple[Line, ...]:
         ),
         ((f"{clean(device.cpu)} · {device.cores_logical} threads · {memory(device.memory_bytes)}", "dim"),),
     ]
+    if node.lent:
+        lines.append((*node_state(node), (" · its owner uses it: runs go on without it until it is given back", "")))
     if node.detail:
         lines.append((*node_state(node), (f" · {clean(node.detail)}", "")))
     if node.slowdown > 1:
@@ -308,8 +312,14 @@ def membership(snapshot: Snapshot) -> tuple[Line, ...]:
             (("Member of ", ""), (name, "bold"), ("   ", ""), ("✗ not connected", "bad")),
             ((f"Trying to reach {name} again; is it on, and in the same network?", "dim"),),
         )
+    connected: Line = (("Member of ", ""), (name, "bold"), ("   ", ""), ("● connected", "ok"))
+    if any(node.lent for node in snapshot.nodes if node.id == snapshot.self_id):
+        return (
+            connected,
+            (("‖ in use", "warn"), (" by you: it takes no part in runs until you give it back.", "")),
+        )
     return (
-        (("Member of ", ""), (name, "bold"), ("   ", ""), ("● connected", "ok")),
+        connected,
         (("This machine computes when the head starts a run. Leave it on; closing this screen is fine.", "dim"),),
     )
 
@@ -318,6 +328,9 @@ def membership(snapshot: Snapshot) -> tuple[Line, ...]:
 
 
 def phase_text(run: RunState) -> Line:
+    """Sign and word, such as '▶ running'."""
+    if run.paused and run.phase not in ENDED:
+        return (("‖ paused", "warn"),)
     sign, role = PHASE[run.phase]
     return ((f"{sign} {run.phase}", role),)
 
@@ -417,6 +430,16 @@ def rank_header(cells: int) -> Line:
         (" " * columns.share_bar, ""), ("  ", ""), (fit("a step's time", columns.split_bar), "dim"),
         (fit("compute", 8, True), "dim"), (fit("sync", 8, True), "dim"), (fit("wait ms", 8, True), "dim"),
     )  # fmt: skip
+
+
+def rank_rows(run: RunState, cells: int) -> list[Line]:
+    """The table of a run's nodes: those that take part, then those that their owners use."""
+    rows = [rank_row(node, run, cells) for node in run.nodes if node.node not in run.lent]
+    name_cells = RankColumns(cells).name
+    used: list[Line] = [
+        ((fit(clean(name), name_cells), "bold"), (" ‖ in use", "warn"), (" by its owner", "dim")) for name in run.lent
+    ]
+    return [rank_header(cells), *rows, *used]
 
 
 def rank_row(node: NodeStep, run: RunState, cells: int) -> Line:

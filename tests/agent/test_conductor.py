@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from daisychain.agent import bundles, conductor
-from daisychain.agent.conductor import Conductor, speeds
+from daisychain.agent.conductor import Conductor, Seat, speeds
 from daisychain.config import Settings, locate
 from daisychain.errors import DaisyError, DataError, LinkError, PreflightError
-from daisychain.facts import Capacity, Device, Node, RunSpec, RunState, Verdict, Versions
+from daisychain.facts import Capacity, Device, Gpu, Node, RunSpec, RunState, Verdict, Versions
 from daisychain.link.messages import (
     AnyMessage,
     Done,
@@ -348,7 +348,7 @@ async def test_a_lost_node_is_left_behind_and_comes_back(tmp_path: Path, alive: 
     assert any(line.endswith("old is lost: not heard of for 6 s") for line in stage.run.state().log)
     again = FakeSeat()
     stage.seats["old"] = again
-    stage.run.back(stage.nodes[1], again, alive=alive)
+    stage.run.back(stage.nodes[1], again, alive=(1,) if alive else ())
     if alive:
         assert (await stage.order("old", "break"))["generation"] == 2
         assert not again.starts()
@@ -364,7 +364,7 @@ async def test_a_new_connection_before_the_old_ones_end_was_noticed_is_a_loss_to
     stage = Stage(tmp_path)
     await stage.train()
     again = stage.seats["old"] = FakeSeat()
-    stage.run.back(stage.nodes[1], again, alive=True)
+    stage.run.back(stage.nodes[1], again, alive=(1,))
     await stage.order("head", "break")
     await stage.order("old", "break")
     await stage.wait(1, 0, generation=1, completed=3, why="cut")
@@ -718,7 +718,8 @@ SLOW = Capacity(fixed_s=0.3, per_sample_s=0.03, threads=1, torch="2")
 def test_an_unmeasured_node_counts_as_the_mean_of_the_others(
     capacities: list[Capacity | None], expected: list[tuple[float, float]]
 ) -> None:
-    found = speeds([node(f"n{i}", capacity=capacity) for i, capacity in enumerate(capacities)])
+    nodes = [node(f"n{i}", capacity=capacity) for i, capacity in enumerate(capacities)]
+    found = speeds([Seat(each.name, each, FakeSeat(), ("cpu",), 0) for each in nodes])
     assert [pytest.approx(pair) for pair in expected] == list(found)
 
 
@@ -739,7 +740,7 @@ async def test_a_node_that_comes_later_takes_part_once_it_is_ready(tmp_path: Pat
     stage = Stage(tmp_path)
     await stage.train()
     late = stage.seats["late"] = FakeSeat()
-    stage.run.back(node("late", state="measuring"), late, alive=False)
+    stage.run.back(node("late", state="measuring"), late, alive=())
     assert len(stage.run.taking_part) == 2
     stage.run.news(node("late"), late)
     await asyncio.wait_for(late.started.wait(), 5)
@@ -761,5 +762,133 @@ async def test_a_run_of_named_nodes_takes_no_others(tmp_path: Path) -> None:
     await asyncio.sleep(0.05)
     assert late.asked == []
     assert len(stage.run.taking_part) == 2
+    stage.run.stop()
+    await stage.end()
+
+
+# --- several ranks on a node ---------------------------------------------------------------------------------------
+
+
+def orders_to(side: FakeSeat, kind: str) -> list[int]:
+    """The seats that got an order of this kind on a node."""
+    return [m.seat for m in side.asked if isinstance(m, OrderRank) and m.order["kind"] == kind]
+
+
+def two_each(tmp_path: Path) -> Stage:
+    (tmp_path / "x.py").touch()
+    return Stage(tmp_path, spec=RunSpec(job="script", path=str(tmp_path / "x.py"), ranks=2))
+
+
+async def train_on_four(stage: Stage) -> None:
+    await stage.starts("head", 2)
+    await stage.starts("old", 2)
+    await stage.wait(0, 1, 2, 3)
+    for seat in range(4):
+        await stage.run.report(seat, {"kind": "joined", "generation": 1, "completed": 0})
+
+
+async def test_every_rank_of_a_node_has_its_seat_and_the_files_are_shipped_once(tmp_path: Path) -> None:
+    stage = two_each(tmp_path)
+    await train_on_four(stage)
+    names = ("head:0", "head:1", "old:0", "old:1")
+    starts = [message for seat in stage.seats.values() for message in seat.starts()]
+    assert [(m.seat, m.place, m.devices, m.names) for m in starts] == [
+        (seat, seat % 2, ("cpu", "cpu"), names) for seat in range(4)
+    ]
+    for name, seat in stage.seats.items():
+        assert [kind for kind in seat.kinds() if kind != "OrderRank"] == [
+            "PrepareRun", "Listen", "TryPaths", "StartRank", "StartRank"
+        ]  # fmt: skip
+        await stage.order(name, "form", 2)
+    formations = [order["formation"] for seat in stage.seats.values() for order in seat.orders()]
+    assert [formation["rank"] for formation in formations] == [0, 1, 2, 3]
+    assert {(tuple(formation["names"]), formation["address"]) for formation in formations} == {(names, "10.0.0.1")}
+    # each of the two has half of its node's CPU
+    assert formations[0]["speeds"] == ((0.001, 0.0002),) * 4
+    assert len(stage.run.taking_part) == 2
+    assert [stage.run.node_of(seat) for seat in (-1, 0, 1, 2, 3, 4)] == [
+        "", "id-head", "id-head", "id-old", "id-old", ""
+    ]  # fmt: skip
+    await stage.finish(0, 1, 2, 3)
+    assert (await stage.end()).exit == 0
+    assert [seat.kinds().count("EndRun") for seat in stage.seats.values()] == [1, 1]
+
+
+async def test_a_nodes_share_is_that_of_its_ranks_together(tmp_path: Path) -> None:
+    stage = two_each(tmp_path)
+    await train_on_four(stage)
+    await stage.run.report(0, {"kind": "plan", "steps": 4, "epochs": 1, "batch": 96, "shares": [40, 30, 20, 6]})
+    assert stage.run.shares == {"id-head": 70, "id-old": 26}
+    stage.run.stop()
+    await stage.end()
+
+
+async def test_one_rank_of_a_node_is_lost_and_started_again_alone(tmp_path: Path) -> None:
+    stage = two_each(tmp_path)
+    await train_on_four(stage)
+    await stage.run.report(3, {"kind": "exit", "code": -9})
+    await stage.order("old", "break")
+    await stage.starts("old", 3)
+    assert [(m.seat, m.resume) for m in stage.seats["old"].starts()] == [(2, False), (3, False), (3, True)]
+    assert orders_to(stage.seats["old"], "break") == [2]
+    await stage.wait(0, 1, 2, generation=1, completed=3, why="reset")
+    assert (await stage.order("old", "form", 3))["formation"]["names"] == ["head:0", "head:1", "old:0"]
+    stage.run.stop()
+    await stage.end()
+
+
+@pytest.mark.parametrize("alive", [(), (2,), (2, 3)])
+async def test_a_lost_node_takes_all_its_ranks_along_and_each_comes_back_as_it_is(
+    tmp_path: Path, alive: tuple[int, ...]
+) -> None:
+    stage = two_each(tmp_path)
+    await train_on_four(stage)
+    stage.run.lost(stage.nodes[1], "not heard of for 6 s")
+    await stage.wait(0, 1, generation=1, completed=3, why="cut")
+    assert (await stage.order("head", "form", 3))["formation"]["names"] == ["head:0", "head:1"]
+    assert sum("old is lost" in line for line in stage.run.state().log) == 1
+    again = stage.seats["old"] = FakeSeat()
+    stage.run.back(stage.nodes[1], again, alive=alive)
+    await stage.starts("old", 2 - len(alive)) if len(alive) < 2 else await stage.order("old", "break", 2)
+    assert orders_to(again, "break") == list(alive)
+    assert sorted(message.seat for message in again.starts()) == [seat for seat in (2, 3) if seat not in alive]
+    # its agent has the files for as long as one of its ranks lives
+    assert again.kinds().count("PrepareRun") == int(not alive)
+    stage.run.stop()
+    await stage.end()
+
+
+async def test_a_node_that_comes_later_brings_all_its_ranks_and_a_lent_one_takes_them_out(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    late, three = stage.seats.setdefault("late", FakeSeat()), node("late", ranks=3)
+    stage.run.news(three, late)
+    await stage.starts("late", 3)
+    assert late.kinds().count("PrepareRun") == 1
+    assert late.starts()[-1].names == ("head", "old", "late:0", "late:1", "late:2")
+    stage.run.lend(msgspec.structs.replace(three, lent=True))
+    assert stage.run.state().lent == ("late:0", "late:1", "late:2")
+    assert [event["node"] for event in stage.events() if event["event"] == "lent"] == ["late"]
+    assert [place.lent for place in stage.run._generations.seats] == [False, False, True, True, True]
+    stage.run.stop()
+    await stage.end()
+
+
+async def test_gpus_get_a_rank_each_and_one_that_is_left_out_is_said(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    gpus = tuple(
+        Gpu(name=name, verdict=Verdict(level="ok" if name == "A2000" else "warn", check="gpu", reason=f"{name}: why"))
+        for name in ("K80", "A2000")
+    )
+    stage.nodes[1] = msgspec.structs.replace(
+        stage.nodes[1], ranks=1, device=msgspec.structs.replace(NODE.device, gpus=gpus)
+    )
+    await stage.starts("old", 2)
+    starts = stage.seats["old"].starts()
+    assert [(m.devices, m.place) for m in starts] == [(("cuda:1", "cpu"), 0), (("cuda:1", "cpu"), 1)]
+    assert starts[0].names == ("head", "old:cuda1", "old:cpu")
+    log = "\n".join(stage.run.state().log)
+    assert "old: K80: why" in log
+    assert "A2000: why" not in log
     stage.run.stop()
     await stage.end()

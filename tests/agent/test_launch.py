@@ -64,6 +64,13 @@ def test_a_number_below_one_is_refused(fields: dict[str, Any]) -> None:
         check_spec(RunSpec(job="demo", **fields), "head")
 
 
+@pytest.mark.parametrize("ranks", [-1, 65])
+def test_a_number_of_ranks_that_no_node_can_have_is_refused(ranks: int) -> None:
+    with pytest.raises(UsageError, match=f"--ranks is {ranks}"):
+        check_spec(RunSpec(job="demo", ranks=ranks), "head")
+    check_spec(RunSpec(job="demo", ranks=64), "head")
+
+
 def test_the_demo_needs_no_file() -> None:
     check_spec(RunSpec(job="demo"), "head")
 

@@ -43,12 +43,14 @@ for line in sys.stdin:
 class FakeHead:
     def __init__(self) -> None:
         self.reports: list[dict[str, Any]] = []
+        self.seats: list[int] = []
 
     def sources(self) -> dict[str, Path]:
         return {}
 
     async def report(self, run: str, seat: int, report: dict[str, Any]) -> None:
-        assert (run, seat) == ("one", 4)
+        assert run == "one"
+        self.seats.append(seat)
         self.reports.append(report)
 
     async def until(self, kind: str) -> dict[str, Any]:
@@ -102,7 +104,7 @@ async def test_a_rank_of_a_run_that_was_not_prepared_is_refused(side: NodeSide) 
     with pytest.raises(DaisyError, match="run one was not prepared on this node"):
         await side.handle(message, HEAD)
     with pytest.raises(DaisyError, match="run one was not prepared on this node"):
-        await side.handle(OrderRank(run="one", order={"kind": "leave"}), HEAD)
+        await side.handle(OrderRank(run="one", seat=4, order={"kind": "leave"}), HEAD)
 
 
 async def test_other_messages_are_no_orders(side: NodeSide) -> None:
@@ -133,13 +135,13 @@ async def running(side: NodeSide, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 async def test_orders_and_reports_go_through(side: NodeSide, running: FakeHead) -> None:
     assert side.waiting_run == "one"
     link: Any = running
-    assert await side.handle(OrderRank(run="one", order={"kind": "boundary", "generation": 1}), link) == Done()
+    assert await side.handle(OrderRank(run="one", seat=4, order={"kind": "boundary", "generation": 1}), link) == Done()
     assert (await running.until("obeyed"))["order"] == {"kind": "boundary", "generation": 1}
 
 
 async def test_what_a_rank_leaves_is_sent_before_it_is_done(side: NodeSide, running: FakeHead) -> None:
     link: Any = running
-    await side.handle(OrderRank(run="one", order={"kind": "leave"}), link)
+    await side.handle(OrderRank(run="one", seat=4, order={"kind": "leave"}), link)
     await running.until("done")
     kinds = [report["kind"] for report in running.reports]
     assert kinds.index("output") < kinds.index("done")
@@ -170,8 +172,40 @@ async def test_a_silent_head_is_waited_for_longer_and_hears_again_what_it_missed
     await side.head_is_back(link)
     assert [report["kind"] for report in again.reports] == ["waiting"]
     assert side.waiting_run == "one"
-    await side.handle(OrderRank(run="one", order={"kind": "boundary", "generation": 1}), link)
+    await side.handle(OrderRank(run="one", seat=4, order={"kind": "boundary", "generation": 1}), link)
     assert (await again.until("obeyed"))["order"]["kind"] == "boundary"
+
+
+async def test_a_head_that_is_back_hears_of_every_rank_that_waits_here(side: NodeSide, running: FakeHead) -> None:
+    link: Any = running
+    second = StartRank(
+        run="one", seat=5, names=("old:0", "old:1"), devices=("cpu", "cpu"), place=1, script="x.py", args=(),
+        settings={},
+    )  # fmt: skip
+    await side.handle(second, link)
+    while running.seats.count(5) < 1:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert set(running.seats) == {4, 5}
+    assert side.waiting_seats == (4, 5)
+    side.head_is_gone(silent=True)
+    while len(running.obeyed) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    again = FakeHead()
+    returned: Any = again
+    await side.head_is_back(returned)
+    assert [(seat, report["kind"]) for seat, report in zip(again.seats, again.reports, strict=True)] == [
+        (4, "waiting"), (5, "waiting")
+    ]  # fmt: skip
+
+
+async def test_a_nodes_share_is_that_of_its_ranks_together(side: NodeSide) -> None:
+    for seat, share in ((4, 30), (5, 20), (4, 31)):
+        side._follow(seat, {"kind": "step", "share": share})
+    assert side.share == 51
+    side._follow(5, {"kind": "exit", "code": -9})
+    assert side.share == 31
+    side._follow(4, {"kind": "exit", "code": 0})
+    assert side.share is None
 
 
 async def test_a_head_that_comes_back_to_an_idle_node_hears_nothing(side: NodeSide) -> None:
@@ -184,7 +218,7 @@ async def test_a_head_that_comes_back_to_an_idle_node_hears_nothing(side: NodeSi
 
 async def test_a_rank_that_ended_meanwhile_does_not_wait(side: NodeSide, running: FakeHead) -> None:
     link: Any = running
-    await side.handle(OrderRank(run="one", order={"kind": "save"}), link)
+    await side.handle(OrderRank(run="one", seat=4, order={"kind": "save"}), link)
     await running.until("exit")
     assert side.waiting_run == ""
     again = FakeHead()

@@ -28,7 +28,8 @@ say = lambda **facts: print(json.dumps(facts), flush=True)
 mode = task["args"][0]
 if mode == "told":
     keys = "RANK WORLD_SIZE GLOO_SOCKET_IFNAME OMP_NUM_THREADS".split()
-    say(kind="task", task=task, env={key: os.environ.get(key) for key in keys}, cwd=os.getcwd())
+    say(kind="task", task=task, env={key: os.environ.get(key) for key in keys}, cwd=os.getcwd(),
+        gpus=[os.environ.get(key) for key in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")])
     print("words to the log", file=sys.stderr)
 elif mode == "noise":
     print("not json"); print("[1, 2]"); print("{" * 10); print()
@@ -141,7 +142,7 @@ async def test_a_rank_is_told_its_place_and_starts_in_its_work_folder(node_run: 
     assert (task["slowdown"], task["threads"], task["settings"]) == (1.5, 2, {"seed": 3})
     assert (task["rank"], task["names"], task["address"], task["resume"]) == (1, ["head", "old"], "10.0.0.2", True)
     assert task["checkpoints"] == str(folder / "checkpoints")
-    assert task["output"] == str(node_run.output)
+    assert task["output"] == str(node_run.rank(1).output) == str(node_run.folder / ".output")
     assert heard.code == 0
     assert "words to the log" in (folder / "rank-1.log").read_text(encoding="utf-8")
     await node_run.end()
@@ -215,15 +216,15 @@ async def test_orders_reach_the_rank_in_order_and_its_waiting_is_remembered_unti
     node_run: NodeRun, tmp_path: Path
 ) -> None:
     await node_run.prepare(order(), {}, None, shipped)
-    assert (node_run.alive, node_run.waits, node_run.generation) == (False, None, 0)
+    assert (node_run.alive, node_run.rank(1).waits, node_run.rank(1).generation) == ((), None, 0)
     heard = await start(node_run, "echo", tmp_path)
     waiting = await Until.kind(heard, "waiting")
     assert node_run.alive
-    assert node_run.waits == waiting
-    await node_run.order({"kind": "break", "generation": 2})
-    assert node_run.waits == waiting
-    await node_run.order(FORM)
-    assert (node_run.waits, node_run.generation) == (None, 3)
+    assert node_run.rank(1).waits == waiting
+    await node_run.order(1, {"kind": "break", "generation": 2})
+    assert node_run.rank(1).waits == waiting
+    await node_run.order(1, FORM)
+    assert (node_run.rank(1).waits, node_run.rank(1).generation) == (None, 3)
     await Until.kind(heard, "obeyed", 2)
     assert [report["order"]["kind"] for report in heard.reports if report["kind"] == "obeyed"] == ["break", "form"]
     await node_run.end()
@@ -232,11 +233,11 @@ async def test_orders_reach_the_rank_in_order_and_its_waiting_is_remembered_unti
 
 async def test_an_order_to_a_rank_that_has_ended_is_no_error(node_run: NodeRun, tmp_path: Path) -> None:
     await node_run.prepare(order(), {}, None, shipped)
-    await node_run.order(FORM)
+    await node_run.order(1, FORM)
     heard = await start(node_run, "exit", tmp_path)
     await asyncio.wait_for(heard.exit.wait(), 20)
     for _ in range(3):
-        await node_run.order(FORM)
+        await node_run.order(1, FORM)
     await node_run.end()
 
 
@@ -248,7 +249,7 @@ async def test_a_rank_that_reads_no_orders_holds_nobody_up(
     heard = await start(node_run, "deaf", tmp_path)
     await Until.kind(heard, "waiting")
     for _ in range(4):
-        await asyncio.wait_for(node_run.order({"kind": "form", "formation": {"generation": 1, "x": "x" * 10**6}}), 5)
+        await asyncio.wait_for(node_run.order(1, {"kind": "form", "formation": {"generation": 1, "x": "x" * 10**6}}), 5)
     await node_run.end()
 
 
@@ -270,7 +271,7 @@ async def test_silence_is_told_once_and_so_is_its_end(
     heard = await start(node_run, "echo", tmp_path)
     await Until.kind(heard, "waiting")
     await Until.kind(heard, "silent")
-    await node_run.order({"kind": "break", "generation": 1})
+    await node_run.order(1, {"kind": "break", "generation": 1})
     await Until.kind(heard, "heard")
     kinds = [report["kind"] for report in heard.reports if report["kind"] in ("silent", "heard")]
     assert kinds[:2] == ["silent", "heard"]
@@ -283,6 +284,70 @@ async def test_beats_stay_on_the_node(node_run: NodeRun, tmp_path: Path) -> None
     await asyncio.wait_for(heard.exit.wait(), 20)
     assert [report["kind"] for report in heard.reports] == ["after", "exit"]
     await node_run.end()
+
+
+async def test_two_ranks_of_a_node_are_told_apart_in_everything(node_run: NodeRun, tmp_path: Path) -> None:
+    await node_run.prepare(order(), {}, None, shipped)
+    heard: dict[int, list[dict[str, Any]]] = {3: [], 4: []}
+    ended = {seat: asyncio.Event() for seat in heard}
+
+    async def hear(seat: int, report: dict[str, Any]) -> None:
+        heard[seat].append(report)
+        if report["kind"] == "exit":
+            ended[seat].set()
+
+    devices = ("cuda:1", "cpu")
+    for seat, mode in ((3, "told"), (4, "told")):
+        message = StartRank(
+            run="run-1", seat=seat, names=("a", "b", "c", "d", "e"), devices=devices, place=seat - 3,
+            script="train.py", args=(mode,), settings={},
+        )  # fmt: skip
+        await node_run.start(
+            message, address="10.0.0.2", folder=tmp_path, threads=4, slowdown=1.0, nic="eth0", report=hear
+        )
+    for event in ended.values():
+        await asyncio.wait_for(event.wait(), 20)
+    tasks = {seat: reports[0]["task"] for seat, reports in heard.items()}
+    gpus = {seat: reports[0]["gpus"] for seat, reports in heard.items()}
+    assert gpus == {3: ["PCI_BUS_ID", "1"], 4: ["PCI_BUS_ID", ""]}
+    assert {seat: (task["rank"], task["device"], task["threads"]) for seat, task in tasks.items()} == {
+        3: (3, "cuda:0", 1), 4: (4, "cpu", 3)
+    }  # fmt: skip
+    for what, folder in (("output", node_run.folder / ".output"), ("checkpoints", tmp_path / "checkpoints")):
+        assert [tasks[seat][what] for seat in (3, 4)] == [str(folder), f"{folder}-1"]
+    assert all((tmp_path / f"rank-{seat}.log").exists() for seat in (3, 4))
+    await node_run.end()
+
+
+async def test_an_order_reaches_its_own_rank_and_the_end_kills_all(node_run: NodeRun, tmp_path: Path) -> None:
+    await node_run.prepare(order(), {}, None, shipped)
+    obeyed: list[tuple[int, str]] = []
+    waiting: dict[int, asyncio.Event] = {0: asyncio.Event(), 1: asyncio.Event()}
+
+    async def hear(seat: int, report: dict[str, Any]) -> None:
+        if report["kind"] == "obeyed":
+            obeyed.append((seat, report["order"]["kind"]))
+        waiting[seat].set()
+
+    for seat in waiting:
+        message = StartRank(
+            run="run-1", seat=seat, names=("a", "b"), devices=("cpu", "cpu"), place=seat,
+            script="train.py", args=("echo",), settings={},
+        )  # fmt: skip
+        await node_run.start(
+            message, address="10.0.0.2", folder=tmp_path, threads=2, slowdown=1.0, nic="eth0", report=hear
+        )
+    for event in waiting.values():
+        await asyncio.wait_for(event.wait(), 20)
+        event.clear()
+    assert node_run.alive == (0, 1)
+    await node_run.order(1, {"kind": "form", "formation": {"generation": 2}})
+    await asyncio.wait_for(waiting[1].wait(), 20)
+    assert obeyed == [(1, "form")]
+    assert (node_run.rank(0).generation, node_run.rank(1).generation) == (0, 2)
+    assert node_run.rank(0).waits is not None
+    await node_run.end()
+    assert node_run.alive == ()
 
 
 # --- getting ready ------------------------------------------------------------------------------------------

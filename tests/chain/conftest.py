@@ -41,6 +41,38 @@ for epoch in chain.epochs(int(sys.argv[1])):
         time.sleep(float(sys.argv[2]))
 """
 
+STEADY = """
+import sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import daisychain
+
+chain = daisychain.init()
+generator = torch.Generator().manual_seed(5)
+x = torch.randn(1000, 20, generator=generator)
+y = x.sum(1, keepdim=True).sin()
+model = nn.Sequential(
+    nn.Linear(20, 64), nn.Tanh(), nn.Dropout(0.1), nn.BatchNorm1d(64), nn.Linear(64, 1)
+)
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.7)
+loader = DataLoader(TensorDataset(x, y), batch_size=96, shuffle=True)
+model, optimizer, loader, scheduler = chain.prepare(model, optimizer, loader, scheduler)
+for epoch in chain.epochs(int(sys.argv[1])):
+    for x, y in loader:
+        time.sleep(float(sys.argv[2]))
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        chain.log(loss=loss)
+chain.save(model)
+"""
+"""Trains the same way on any chain; takes epochs and a pause before each step in seconds, leaves model.pt."""
+
 
 @dataclass(frozen=True)
 class Said:
@@ -142,6 +174,73 @@ class Chain:
         return {pid: words for pid, words in found.items() if not any(kind in words for kind in MAY_STAY)}
 
 
+class Run:
+    """A run that goes on, and what its folder says of it."""
+
+    STEPS = 11
+    """Of one epoch of STEADY."""
+
+    def __init__(self, chain: Any, *words: str) -> None:
+        self.chain = chain
+        self.process = chain.start(chain.head, "run", *words)
+        chain.until(lambda: self.process.out.read_text().strip() != "", 30, self.process.err.read_text)
+        self.folder = Path(json.loads(self.process.out.read_text().splitlines()[0])["folder"])
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        text = (self.folder / name).read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    @property
+    def steps(self) -> int:
+        return len(self.lines("metrics.jsonl"))
+
+    def reach(self, step: int, within_s: float = 60) -> None:
+        self.chain.until(lambda: self.steps >= step, within_s, self.said)
+
+    def said(self) -> str:
+        return self.process.err.read_text() + "\n".join(map(str, self.lines("events.jsonl")[-8:]))
+
+    def next_step_after(self, do: Callable[[], Any]) -> float:
+        """Seconds from the end of `do` until the next step that needs no lost node is applied."""
+        do()
+        begun, generation = time.monotonic(), self.generation
+        self.chain.until(lambda: self.generation > generation, 20, self.said)
+        seen = self.steps
+        while self.steps == seen:
+            assert time.monotonic() < begun + 20, self.said()
+            time.sleep(0.01)
+        return time.monotonic() - begun
+
+    @property
+    def generation(self) -> int:
+        return max((line["number"] for line in self.lines("events.jsonl") if line["event"] == "generation"), default=0)
+
+    @property
+    def members(self) -> list[str]:
+        return [line["nodes"] for line in self.lines("events.jsonl") if line["event"] == "generation"][-1]
+
+    def wait_for_members(self, *names: str, within_s: float = 60) -> None:
+        self.chain.until(lambda: sorted(self.members) == sorted(names), within_s, self.said)
+
+    def finish(self, epochs: int, wanted: dict[str, Any]) -> None:
+        """It ends well, has every step once, and the model is the undisturbed one."""
+        assert self.process.wait(120) == 0, self.said()
+        assert [line["step"] for line in self.lines("metrics.jsonl")] == list(range(1, epochs * self.STEPS + 1))
+        assert json.loads((self.folder / "report.json").read_text())["ledger"] == (
+            f"{epochs} epochs of 1000 samples, each applied exactly once"
+        )
+        assert self.difference(wanted) <= 1e-5
+
+    def difference(self, wanted: dict[str, Any]) -> float:
+        """Largest difference of the saved tensors from those wanted, relative to the largest of each tensor."""
+        import torch
+
+        saved = torch.load(self.folder / "model.pt", weights_only=True)
+        assert set(saved) == set(wanted)
+        floats = [name for name in wanted if wanted[name].is_floating_point()]
+        return max(float((saved[k] - wanted[k]).abs().max() / wanted[k].abs().max()) for k in floats)
+
+
 _open: list[Chain] = []
 
 
@@ -179,3 +278,29 @@ def metrics() -> Callable[[str], list[dict[str, Any]]]:
         return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
     return read
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path) -> Callable[[int], dict[str, Any]]:
+    """The parameters after STEADY alone, under plain python, over so many epochs."""
+
+    def train(epochs: int) -> dict[str, Any]:
+        import torch
+
+        (tmp_path / "train.py").write_text(STEADY)
+        command = [sys.executable, "train.py", str(epochs), "0"]
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=60, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        return dict(torch.load(tmp_path / "model.pt", weights_only=True))
+
+    return train
+
+
+@pytest.fixture
+def begin() -> Callable[..., Run]:
+    """`begin(chain, 40)`: STEADY over 40 epochs, with a pause before each step."""
+
+    def start(chain: Chain, epochs: int, pause: float = 0.1) -> Run:
+        script = chain.write("steady/train.py", STEADY)
+        return Run(chain, script, "--headless", "--json", "--", str(epochs), str(pause))
+
+    return start

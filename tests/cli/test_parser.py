@@ -43,8 +43,8 @@ def test_every_command_has_its_module() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "fly", "run", "forget", "agent", "agent start", "run x.py --batch many", "nodes --x", "run x.py --sync loose",
-        "invite --uses x", "predict folder", "demo 4,2",
+        "fly", "run --resume", "forget", "agent", "agent start", "run x.py --batch many", "nodes --x",
+        "run x.py --sync loose", "invite --uses x", "predict folder", "demo 4,2",
     ],
 )  # fmt: skip
 def test_a_mistake_ends_with_exit_code_2_and_a_usage_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,3 +169,30 @@ def test_speeds_are_numbers(text: str, expected: list[float]) -> None:
 def test_other_speeds_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--speeds is"):
         parse_speeds(text)
+
+
+# --- what a run is launched with ----------------------------------------------------------------------------------
+
+
+def test_a_run_to_resume_is_named_by_its_folder() -> None:
+    for name in ("20250101-train", "/home/x/runs/20250101-train", "20250101-train/"):
+        spec = spec_of(parse(["run", "--resume", name, "--nodes", "old, nuc"]))
+        assert (spec.resume, spec.path, spec.nodes) == ("20250101-train", "", ("old", "nuc"))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"), [("run", "nothing to train"), ("run x.py --resume r", "--resume takes no script")]
+)
+def test_a_run_of_nothing_or_of_too_much_is_refused(line: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
+        spec_of(parse(line.split()))
+    assert refused.value.remedy
+
+
+def test_a_way_to_sync_that_there_is_none_of_is_refused_with_those_there_are(capsys):
+    for good in ("exact", "bf16", "local", "local:50"):
+        assert parse(["run", "train.py", "--sync", good]).sync == good
+    with pytest.raises(SystemExit) as end:
+        parse(["run", "train.py", "--sync", "local:x"])
+    assert end.value.code == 2
+    assert "local:H" in capsys.readouterr().err

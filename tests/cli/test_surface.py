@@ -225,3 +225,14 @@ async def test_a_failed_run_says_why_and_where_its_log_is(capsys: pytest.Capture
     agent: Any = FakeAgent(changed(phase="failed", exit=6, error="old: x.py:3: boom", log_path="/runs/r/rank-1.log"))
     assert await launch_and_follow(agent, STATE.spec, Surface(False, locate(), Settings())) == 6
     assert capsys.readouterr().err == "daisychain: old: x.py:3: boom (log: /runs/r/rank-1.log)\n"
+
+
+def test_a_pause_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    teller = Teller(Surface(False, locate(), Settings()))
+    paused = changed(phase="running", detail="", step=7, paused=True)
+    for state in (paused, paused, msgspec.structs.replace(paused, paused=False, step=8)):
+        teller.tell(state)
+    assert capsys.readouterr().out.splitlines() == [
+        "paused after step 7",
+        "step 8  loss unknown  unknown samples/s  0 ms  ",
+    ]

@@ -94,7 +94,7 @@ def test_what_is_left_out_takes_its_default() -> None:
         {"m": {"type": "Refused", "reason": "x", "exit": "1"}},
         {"m": {"type": "Refused", "reason": None}},
         {"m": {"type": "Launch", "spec": {"job": "shell"}}},
-        {"m": {"type": "PrepareRun", "run": "r", "files": [["a"]], "serve_store": True}},
+        {"m": {"type": "PrepareRun", "run": "r", "files": [["a"]]}},
         {"m": {"type": "Ping"}, "id": "1"},
         {"m": {"type": "Ping"}, "id": 1.5},
         [],
@@ -114,7 +114,7 @@ def test_what_is_no_json_is_refused(text: bytes) -> None:
 
 
 def test_a_number_that_is_none_travels_as_unknown() -> None:
-    frame = Frame(m=RankReport(run="r", generation=1, rank=0, report={"loss": float("nan")}))
+    frame = Frame(m=RankReport(run="r", seat=0, report={"loss": float("nan")}))
     sent = decode(encode(frame)).m
     assert isinstance(sent, RankReport)
     assert sent.report == {"loss": None}

@@ -310,7 +310,7 @@ async def test_a_lost_connection_fails_what_waits_and_what_is_sent_later(ends: E
     with pytest.raises(LinkError, match="is closed"):
         await ends.at_client.ask(Ping(), 5)
     with pytest.raises(LinkError, match="is closed"):
-        await ends.at_client.notify(RankReport(run="r", generation=1, rank=0, report={}))
+        await ends.at_client.notify(RankReport(run="r", seat=0, report={}))
 
 
 async def test_a_lost_connection_ends_what_was_in_work_for_it(ends: Ends) -> None:

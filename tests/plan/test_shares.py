@@ -136,6 +136,38 @@ def test_a_change_that_turns_back_goes_half_as_far():
     assert back.stride == 0.5
 
 
+def test_after_a_jump_a_change_is_made_at_once_and_in_full():
+    start = balanced(eager=False, direction=(-50, -50, 100), stride=0.5)
+    after, reason = replan(start, at(start, 1, 1, 2), KNOWN, NAMES, jumped=True)
+    assert after.shares == solve(700, [KNOWN[0], KNOWN[1], Cost(0, 0.008)])
+    assert after.eager
+    assert after.rough
+    assert reason
+
+
+@pytest.mark.parametrize("settled", [{"rough": True, "eager": True}, {"eager": False}])
+def test_a_small_gain_counts_for_rough_shares_and_over_a_long_window(settled):
+    start = balanced(**settled)
+    after, reason = replan(start, at(start, 1, 1, 1.04), KNOWN, NAMES, long="rough" not in settled)
+    assert after.shares[2] < 100
+    assert reason
+
+
+def test_a_quiet_long_window_does_not_start_the_count_of_short_ones_again():
+    start = balanced(eager=False, promising=1)
+    after, _ = replan(start, at(start, 1, 1, 1), KNOWN, NAMES, long=True)
+    assert after.promising == 1
+
+
+def test_two_shares_far_apart_show_the_fixed_cost():
+    truth = [Cost(0.04, 0.001), Cost(0.06, 0.002), Cost(0.08, 0.004)]
+    start = Balance(shares=equal(600, 3))
+    for _ in range(4):
+        measured = [Measured(n, cost.step_s(n)) for n, cost in zip(start.shares, truth, strict=True)]
+        start, _ = replan(start, measured, KNOWN, NAMES)
+    assert (start.fixed[0], start.fixed[2]) == pytest.approx((40, 20), rel=0.15)
+
+
 def test_a_node_without_samples_can_come_back_a_few_at_a_time():
     start = Balance(shares=(400, 300, 0))
     after, reason = replan(start, at(start, 1, 1, 1), KNOWN, NAMES)

@@ -119,6 +119,16 @@ def test_the_speedup_compares_with_the_fastest_nodes_own_computing() -> None:
     assert made.speedup == pytest.approx(1.2)
 
 
+def test_the_ranks_of_a_node_are_one_node_in_the_speedup() -> None:
+    made = tracker("a:0", "a:1", "b")
+    made.seat(["a:0", "a:1", "b"], ["a", "a", "b"])
+    for number in range(1, 5):
+        for rank in range(3):
+            made.report(rank, step(number, 40, 40, 40, rank=rank, compute_ms=80.0), 100.0 + number / 10)
+    assert made.node_speeds == {name: pytest.approx(500.0) for name in ("a:0", "a:1", "b")}
+    assert made.speedup == pytest.approx(1.2)
+
+
 def test_nothing_is_guessed_before_the_first_step() -> None:
     state = tracker().state(103.5)
     assert (state.step, state.steps, state.loss, state.step_ms, state.samples_per_second) == (0, None, None, None, None)

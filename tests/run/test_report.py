@@ -66,3 +66,11 @@ def test_a_failed_run_says_of_what_and_where_the_log_is() -> None:
     )
     assert "**failed**: old: train.py:3: boom" in text
     assert "`/runs/r1/rank-1.log`" in text
+
+
+def test_an_approximate_sync_is_called_that():
+    exact, local = STATE, changed(spec=msgspec.structs.replace(STATE.spec, sync="local:50"))
+    assert (as_json(exact, {})["sync"], as_json(exact, {})["approximate"]) == ("exact", False)
+    assert (as_json(local, {})["sync"], as_json(local, {})["approximate"]) == ("local:50", True)
+    assert "approximate" not in as_markdown(exact, {})
+    assert "- sync: local:50 (approximate)\n" in as_markdown(local, {})

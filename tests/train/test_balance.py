@@ -3,7 +3,18 @@
 import pytest
 
 from daisychain.plan.shares import Cost
-from daisychain.train.balance import COLD_STEPS, FIRST_WINDOW, WINDOW, Balancer, Schedule, first_costs, typical
+from daisychain.train.balance import (
+    COLD_STEPS,
+    FIRST_WINDOW,
+    JUMP_STEPS,
+    WINDOW,
+    Balancer,
+    Schedule,
+    first_costs,
+    jump,
+    stalls_often,
+    typical,
+)
 
 
 def test_a_change_is_valid_from_its_step_on():
@@ -73,7 +84,47 @@ def test_a_generation_begins_with_measured_speeds_and_scales_the_known_ones_of_o
     assert [(cost.fixed_s, cost.cap) for cost in costs] == [(0.0, None), (0.0, 9)]
 
 
-def test_a_typical_time_counts_stalls_but_bounds_accidents():
-    quota = [0.005, 0.005, 0.005, 0.045] * 5
-    assert typical(quota) == pytest.approx(0.015)
-    assert typical([0.01] * 19 + [30.0]) == pytest.approx(0.0145)
+def test_a_typical_time_counts_common_stalls_and_leaves_out_rare_ones():
+    assert typical([0.005, 0.005, 0.005, 0.045] * 5) == pytest.approx(0.015)
+    assert typical([0.01] * 19 + [30.0]) == pytest.approx(0.01)
+    assert typical([0.01, 0.01, 0.01, 30.0]) == pytest.approx(0.0325)
+
+
+def test_stalls_are_common_from_a_fifth_of_the_steps_on_even_when_they_are_most():
+    assert not stalls_often([1.0] * 17 + [5.0] * 3)
+    assert stalls_often([1.0] * 16 + [5.0] * 4)
+    assert stalls_often([1.0] * 3 + [5.0] * 5)
+
+
+@pytest.mark.parametrize(
+    ("newest", "factor"),
+    [
+        ([2.0] * 5, 2.0),
+        ([0.5] * 5, 0.5),
+        ([1.2] * 5, 1.0),
+        ([2.0] * 4 + [1.0], 1.0),
+        ([0.5] * 4 + [5.0], 1.0),
+    ],
+)
+def test_a_jump_is_what_all_of_the_newest_steps_agree_on(newest, factor):
+    assert jump([1.0] * 18 + [5.0] * 2, newest) == factor
+
+
+def test_steps_as_long_as_stalls_that_were_common_before_are_no_jump():
+    assert jump([1.0] * 15 + [5.0] * 5, [5.0] * 5) == 1.0
+
+
+def test_a_jump_changes_shares_after_five_steps_and_a_small_change_does_not():
+    def settled():
+        subject = balancer(skip=0)
+        for _ in range(FIRST_WINDOW):
+            subject.observe((50, 50), 100, (1.0, 1.0))
+        return subject
+
+    jumped, small = settled(), settled()
+    answers = [jumped.observe((50, 50), 100, (1.0, 2.0)) for _ in range(JUMP_STEPS)]
+    assert answers[:-1] == [None] * (JUMP_STEPS - 1)
+    assert answers[-1][0] == (67, 33)
+    answers = [small.observe((50, 50), 100, (1.0, 1.2)) for _ in range(2 * WINDOW)]
+    assert answers[:-1] == [None] * (2 * WINDOW - 1)
+    assert answers[-1] is not None

@@ -17,6 +17,7 @@ from torch.utils.data import (
 )
 
 from daisychain.errors import ScriptError
+from daisychain.train import batches
 from daisychain.train.batches import SharedLoader, order, piece
 from daisychain.train.state import mixed
 
@@ -200,3 +201,10 @@ def test_what_cannot_be_cut_is_refused_with_what_to_do(loader, what):
     with pytest.raises(ScriptError, match=what) as refused:
         SharedLoader(loader(), batch=None, seed=0)
     assert refused.value.remedy
+
+
+@pytest.mark.parametrize(("samples", "size"), [(10, 3), (12, 3), (2, 5), (9, 1)])
+def test_digests_of_a_pass_are_those_of_its_batches(samples, size, monkeypatch):
+    monkeypatch.setattr(batches, "AT_ONCE", 7)
+    rows = order(samples, 3, 0, shuffle=True)
+    assert list(batches.digests(rows, size)) == [mixed(batch) for batch in rows.split(size)]

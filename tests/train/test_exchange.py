@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from daisychain.train import exchange
 from daisychain.train.exchange import Exchange
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
@@ -129,3 +130,37 @@ def test_what_is_no_network_error_is_raised(pair, dist):
     dist.fails, dist.error = {"allreduce"}, KeyError("a bug")
     with pytest.raises(KeyError):
         pair.total(torch.ones(1))
+
+
+# --- from a GPU ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """All tensors count as lying on a GPU."""
+    monkeypatch.setattr(exchange, "needs_staging", lambda values: True)
+
+
+def test_values_that_gloo_cant_take_go_through_a_copy_and_the_sums_come_back(pair, dist, elsewhere):
+    seen = []
+    dist.allreduce = lambda values: seen.append(values[0]) or FakeBackend.allreduce(dist, values)
+    values = torch.tensor([1.0, 2.0])
+    work = pair.start(values)
+    assert values.tolist() == [1, 2]
+    assert seen[0] is not values
+    pair.finish(work)
+    assert values.tolist() == [2, 4]
+    assert pair.total(values).tolist() == [4, 8]
+    assert values.tolist() == [2, 4]
+
+
+def test_a_lost_rank_leaves_values_on_a_gpu_as_they_were(pair, dist, elsewhere):
+    values = torch.tensor([1.0, 2.0])
+    dist.fails = {"wait"}
+    pair.finish(pair.start(values))
+    assert (pair.broken, values.tolist()) == ("Connection reset by peer", [1, 2])
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("meta", True)])
+def test_only_what_is_not_on_the_cpu_needs_a_copy(device, expected):
+    assert exchange.needs_staging(torch.empty(1, device=device)) is expected

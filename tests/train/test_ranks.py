@@ -119,10 +119,10 @@ def test_unequal_shares_alone_and_torchrun_all_train_the_same_model(start, tmp_p
     ended = [rank.finish() for rank in ranks]
     assert [code for code, _ in ended] == [0, 0, 0], ranks[0].log.read_text()
     head = ended[0][1]
-    assert kinds(head) == ["started", "waiting", "joined", "plan", *["step"] * 50, "scores", "done"]
-    assert kinds(ended[1][1]) == ["started", "waiting", "joined", "plan", *["step"] * 50, "done"]
+    assert kinds(head) == ["started", "waiting", "joined", "knobs", "plan", *["step"] * 50, "scores", "done"]
+    assert kinds(ended[1][1]) == ["started", "waiting", "joined", "knobs", "plan", *["step"] * 50, "done"]
     plan = {"epochs": 10, "steps": 50, "batch": 10, "shares": [7, 2, 1], "samples": 43, "drop_last": False}
-    assert head[3] == {"kind": "plan", **plan}
+    assert head[4] == {"kind": "plan", **plan}
 
     steps = [[report for report in reports if report["kind"] == "step"] for _, reports in ended]
     assert [step["step"] for step in steps[0]] == list(range(1, 51))

@@ -166,3 +166,51 @@ def test_the_last_one_goes_on_alone(start, tmp_path):
     assert crew[0].finish()[0] == 0, crew[0].log.read_text()
     assert crew[0].of_kind("step")[-1]["shares"] == [3]
     assert difference(tmp_path / "end-0.pt", undisturbed(12)) <= 1e-5
+
+
+TWICE = """
+import sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import daisychain
+
+chain = daisychain.init()
+generator = torch.Generator().manual_seed(5)
+x = torch.randn(43, 5, generator=generator)
+first, second = nn.Linear(5, 4), nn.Linear(4, 1)
+optimizers = [torch.optim.Adam(first.parameters(), 0.01), torch.optim.Adam(second.parameters(), 0.01)]
+loader = DataLoader(TensorDataset(x), batch_size=10, shuffle=True)
+first, second, *optimizers, loader = chain.prepare(first, second, *optimizers, loader)
+number = 0
+for epoch in chain.epochs(12):
+    for (x,) in loader:
+        time.sleep(0.01)
+        if sys.argv[1] == "two networks":
+            for network, optimizer in ((first, optimizers[0]), (second, optimizers[1])):
+                loss = second(first(x).tanh()).square().mean()
+                first.zero_grad(); second.zero_grad()
+                loss.backward()
+                optimizer.step()
+        else:
+            loss = second(first(x).tanh()).square().mean()
+            loss.backward()
+            number = (chain._steps.finished + 1) % 3
+            if number == 0:
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        chain.log(loss=loss)
+torch.save({**first.state_dict(), "b": second.weight.detach()}, f"{sys.argv[2]}-{chain.rank}.pt")
+"""
+
+
+@pytest.mark.parametrize("kind", ["two networks", "gradients of three batches"])
+def test_what_steps_more_or_less_than_once_a_batch_survives_too(start, tmp_path, kind):
+    crew = start(TWICE, 3, args=[kind, "three"], settings={"seed": 3})
+    crew[2].wait_for("step", 13)
+    crew[2].kill()
+    assert [crew[seat].finish()[0] for seat in (0, 1)] == [0, 0], crew[0].log.read_text()
+    alone = start(TWICE, 1, args=[kind, "one"], settings={"seed": 3})
+    assert alone[0].finish()[0] == 0, alone[0].log.read_text()
+    assert difference(tmp_path / "three-0.pt", torch.load(tmp_path / "one-0.pt", weights_only=True)) <= 1e-5

@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler as lr
 from daisychain.errors import DaisyError, ScriptError
 from daisychain.run import ledger
 from daisychain.train.api import _guard_scheduler
-from daisychain.train.state import DTYPES, Training, digest, mixed, pack, unpack
+from daisychain.train.state import DTYPES, Training, _home, _put, digest, mixed, pack, unpack
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -526,3 +526,25 @@ def test_mixed_is_the_ledgers_mix(rows: list[int]) -> None:
 def test_pieces_of_an_epoch_add_up_to_the_whole() -> None:
     rows = torch.randperm(1000)
     assert sum(mixed(piece) for piece in rows.split([700, 200, 100, 0])) % 2**64 == ledger.whole(1000)
+
+
+@pytest.mark.parametrize(
+    ("key", "group", "expected"),
+    [
+        ("exp_avg", {}, "meta"),
+        ("step", {}, "cpu"),
+        ("step", {"fused": None, "capturable": False}, "cpu"),
+        ("step", {"fused": True}, "meta"),
+        ("step", {"capturable": True}, "meta"),
+    ],
+)
+def test_state_that_comes_from_another_rank_goes_where_its_parameter_is(key: str, group: Any, expected: str) -> None:
+    assert _home(key, torch.empty(1, device="meta"), group).type == expected
+
+
+def test_a_scalar_of_the_state_is_put_on_the_device_it_belongs_to() -> None:
+    place: dict[Any, Any] = {}
+    _put(place, "step", torch.tensor(3.0), torch.empty(2, device="meta"), torch.device("meta"))
+    assert place["step"].device.type == "meta"
+    _put(place, "other", torch.tensor(3.0), torch.empty(2), torch.device("cpu"))
+    assert place["other"] == 3

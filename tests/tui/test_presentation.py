@@ -15,6 +15,10 @@ def test_every_state_has_a_sign_a_word_and_a_colour(make: SimpleNamespace) -> No
         assert word == state
         assert role
         assert len(sign) == 1
+    ((words, role),) = say.node_state(make.node(state="running", lent=True))
+    assert (words, role) == ("‖ in use", "warn")
+    assert say.node_state(make.node(state="lost", lent=True)) == (("✗ lost", "bad"),)
+    assert say.phase_text(make.run(paused=True)) == (("‖ paused", "warn"),)
     signs = {phase: sign for phase, (sign, _) in say.PHASE.items()}
     assert len({signs["running"], signs["finished"], signs["failed"], signs["stopped"]}) == 4
     assert len({sign for sign, _ in say.LEVEL.values()}) == 3
@@ -43,8 +47,8 @@ def test_rows_of_the_node_table_are_as_wide_as_its_header(make: SimpleNamespace,
 @pytest.mark.parametrize("cells", [54, 72, 74, 112, 200])
 def test_rows_of_the_run_table_fit(make: SimpleNamespace, cells: int) -> None:
     run = make.run()
-    for node in run.nodes:
-        assert line_width(say.rank_row(node, run, cells)) <= cells
+    for row in say.rank_rows(make.run(lent=("n" * 99,)), cells):
+        assert line_width(row) <= cells
     assert line_width(say.rank_header(cells)) <= cells
     assert line_width(say.progress_line(run, cells)) == cells
 

@@ -21,6 +21,12 @@ def test_a_run_in_a_large_terminal(app_of: AppOf, make: SimpleNamespace, snap_co
     assert snap_compare(app, terminal_size=(120, 40), run_before=make.settle)
 
 
+def test_a_paused_run_with_a_node_in_use(app_of: AppOf, make: SimpleNamespace, snap_compare: Any) -> None:
+    run = make.run(paused=True, nodes=make.run().nodes[:2], lent=("old-laptop",), eta_s=None, samples_per_second=0.0)
+    app = app_of(make.backend(make.world(run=run)), start="run")
+    assert snap_compare(app, terminal_size=(80, 24), run_before=make.settle)
+
+
 def test_a_result_in_a_small_light_terminal(app_of: AppOf, make: SimpleNamespace, snap_compare: Any) -> None:
     scores = {"accuracy": 0.972, "baseline": {"accuracy": 0.112}}
     run = make.run(1000, phase="finished", speedup_vs_fastest_node=1.61, scores=scores)

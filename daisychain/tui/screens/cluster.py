@@ -29,6 +29,7 @@ class Cluster(DaisyScreen):
         Binding("r", "run", "run"),
         Binding("i", "invite", "invite"),
         Binding("f", "forget", "forget"),
+        *DaisyScreen.TAKE_OR_GIVE,
         Binding("T", "app.next_theme", "theme"),
     ]
 
@@ -141,6 +142,11 @@ class Cluster(DaisyScreen):
             return snapshot is not None and (snapshot.run is None or snapshot.run.phase in ENDED)
         if action == "invite":
             return snapshot is not None
+        if action in ("take", "give"):
+            # with a run to take it out of; or to undo that
+            going = bool(snapshot and snapshot.run and snapshot.run.phase not in ENDED and len(snapshot.nodes) > 1)
+            own = self.own if self.is_mounted and self._selected_node(snapshot) == self.own else None
+            return own is not None and (own.lent if action == "give" else going and not own.lent)
         if action == "forget":
             node = self._selected_node(snapshot) if self.is_mounted else None
             return bool(snapshot and node and node.id != snapshot.self_id)

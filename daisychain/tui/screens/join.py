@@ -26,6 +26,7 @@ class Join(DaisyScreen):
         Binding("j", "join", "join"),
         Binding("e", "address", "type an address"),
         Binding("r", "run", "run"),
+        *DaisyScreen.TAKE_OR_GIVE,
         Binding("T", "app.next_theme", "theme"),
     ]
 
@@ -128,6 +129,8 @@ class Join(DaisyScreen):
             return snapshot is not None and not snapshot.joined
         if action == "run":
             return bool(snapshot and snapshot.run)
+        if action in ("take", "give"):
+            return bool(snapshot and snapshot.joined and self.own and self.own.lent == (action == "give"))
         return True
 
     def action_join(self) -> None:

@@ -8,7 +8,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Footer, Log
 
 from daisychain.facts import ENDED, RunState, Snapshot
-from daisychain.link.messages import FollowRun, RunNews, StopRun
+from daisychain.link.messages import FollowRun, PauseRun, RunNews, StopRun
 from daisychain.tui import presentation as say
 from daisychain.tui.chart import Chart
 from daisychain.tui.host import DaisyScreen
@@ -28,6 +28,9 @@ class RunScreen(DaisyScreen):
         Binding("question_mark", "app.help", "help", key_display="?"),
         Binding("q", "app.quit", "quit"),
         Binding("s", "stop", "stop"),
+        Binding("p", "pause", "pause"),
+        Binding("p", "resume", "resume"),
+        *DaisyScreen.TAKE_OR_GIVE,
         Binding("v", "view", "view"),
         Binding("c", "copy", "copy"),
         Binding("b,escape", "app.pop_screen", "back", key_display="b"),
@@ -100,13 +103,12 @@ class RunScreen(DaisyScreen):
         self.query_one("#progress", Lines).show(progress(run, cells))
         # in a small terminal the error needs the room more
         hidden = run.phase == "failed" and self.has_class("-small")
-        self.query_one("#ranks-box").display = bool(run.nodes) and not hidden
-        self.query_one("#ranks", Lines).show(
-            [say.rank_header(cells - 3), *(say.rank_row(node, run, cells - 3) for node in run.nodes)]
-        )
+        self.query_one("#ranks-box").display = bool(run.nodes or run.lent) and not hidden
+        self.query_one("#ranks", Lines).show(say.rank_rows(run, cells - 3))
         self._show_ending(run)
         if before is None or before.phase != run.phase:
             self._draw_slow()
+        if before is None or (before.phase, before.paused, before.lent) != (run.phase, run.paused, run.lent):
             self.refresh_bindings()
 
     def _show_ending(self, run: RunState) -> None:
@@ -146,8 +148,14 @@ class RunScreen(DaisyScreen):
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        going = self.state is not None and self.state.phase not in ENDED
         if action == "stop":
-            return bool(self.state and self.state.phase not in ENDED)
+            return going
+        leads = self.host.snapshot is not None and self.host.snapshot.role == "head"
+        if action in ("pause", "resume"):
+            return leads and going and self.state is not None and self.state.paused == (action == "resume")
+        if action in ("take", "give"):
+            return not leads and going and self.own is not None and self.own.lent == (action == "give")
         if action == "copy":
             return bool(self.state and self.state.phase in ENDED)
         if action == "view":
@@ -161,6 +169,12 @@ class RunScreen(DaisyScreen):
     def action_copy(self) -> None:
         if self.state is not None:
             self.host.copy(say.copy_text(self.state), "the error and its log" if self.state.error else "the folder")
+
+    def action_pause(self) -> None:
+        self.run_worker(self.host.ask(PauseRun(paused=True)))
+
+    def action_resume(self) -> None:
+        self.run_worker(self.host.ask(PauseRun(paused=False)))
 
     def action_stop(self) -> None:
         question: tuple[Line, ...] = (

@@ -5,7 +5,7 @@ import msgspec
 from textual.widgets import Digits
 
 from daisychain.errors import TrustError
-from daisychain.link.messages import AcceptWorker, DeclineWorker, Forget, Invitation, MakeInvite
+from daisychain.link.messages import AcceptWorker, DeclineWorker, Forget, Invitation, Lend, MakeInvite
 from daisychain.tui.app import DaisyApp
 from daisychain.tui.screens.cluster import Cluster
 from daisychain.tui.screens.dialogs import Confirm, Invite
@@ -37,7 +37,7 @@ async def test_the_keys_follow_the_state(app_of: AppOf, make: SimpleNamespace) -
     app = app_of(backend)
     async with app.run_test() as pilot:
         await make.settle(pilot)
-        assert offered(app) == {"help", "quit", "accept", "decline", "run", "invite", "theme"}
+        assert offered(app) == {"help", "quit", "accept", "decline", "run", "invite", "take back", "theme"}
         backend.send(make.world(run=make.run(phase="finished")))
         await make.settle(pilot)
         assert offered(app) == {"help", "quit", "launch", "run", "invite", "theme"}
@@ -173,3 +173,21 @@ async def test_a_lost_node_stays_in_the_table_with_its_word(app_of: AppOf, make:
         await pilot.press("end")
         await pilot.pause()
         assert "not heard of for 6 s" in shown(app, "#detail")
+
+
+async def test_p_takes_this_machine_out_of_the_run_and_gives_it_back(app_of: AppOf, make: SimpleNamespace) -> None:
+    own, *others = make.three()
+    backend = make.backend(make.world(run=make.run()))
+    app = app_of(backend)
+    async with app.run_test() as pilot:
+        await make.settle(pilot)
+        await pilot.press("p")
+        await pilot.pause()
+        assert backend.asked == [Lend(lent=True)]
+        backend.send(make.world(run=make.run(), nodes=(msgspec.structs.replace(own, lent=True), *others)))
+        await make.settle(pilot)
+        assert "give back" in offered(app)
+        assert "‖ in use · its owner uses it" in shown(app, "#detail")
+        await pilot.press("p", "down", "p")
+        await pilot.pause()
+        assert backend.asked[1:] == [Lend(lent=False)]

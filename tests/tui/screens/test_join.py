@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import msgspec
 from textual.widgets import Digits
 
-from daisychain.link.messages import BeWorker, ConfirmHead
+from daisychain.link.messages import BeWorker, ConfirmHead, Lend
 from daisychain.tui.app import DaisyApp
 from daisychain.tui.screens.dialogs import AskAddress
 from daisychain.tui.screens.join import Join
@@ -104,9 +104,38 @@ async def test_a_member_sees_its_head_the_run_and_its_own_share(app_of: AppOf, m
         await make.settle(pilot)
         assert "● connected" in shown(app, "#member")
         assert "160 of 1536" in shown(app, "#own-run")
-        assert offered(app) == {"help", "quit", "run", "theme"}
+        assert offered(app) == {"help", "quit", "run", "take back", "theme"}
         assert not app.screen.query_one("#heads-box").display
         backend.send(msgspec.structs.replace(world, connected=False, run=None))
         await make.settle(pilot)
         assert "✗ not connected" in shown(app, "#member")
         assert not app.screen.query_one("#own-box").display
+
+
+async def test_p_takes_the_machine_back_and_gives_it_back(app_of: AppOf, make: SimpleNamespace) -> None:
+    world = make.world(role="worker", self_id="id-old-laptop", joined="anna", connected=True)
+    used = tuple(msgspec.structs.replace(n, lent=n.name == "old-laptop") for n in world.nodes)
+    backend = make.backend(world)
+    app = app_of(backend, start="join")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await make.settle(pilot)
+        await pilot.press("p")
+        await pilot.pause()
+        backend.send(msgspec.structs.replace(world, nodes=used))
+        await make.settle(pilot)
+        assert "‖ in use by you" in shown(app, "#member")
+        assert "‖ in use" in shown(app, "#title")
+        assert "give back" in offered(app)
+        assert "take back" not in offered(app)
+        await pilot.press("p")
+        await pilot.pause()
+        assert backend.asked == [BeWorker(), Lend(lent=True), Lend(lent=False)]
+
+
+async def test_without_a_head_there_is_nobody_to_take_it_back_from(app_of: AppOf, make: SimpleNamespace) -> None:
+    backend = make.backend(make.world(role="worker", heads=(make.head(),)))
+    app = app_of(backend, start="join")
+    async with app.run_test() as pilot:
+        await make.settle(pilot)
+        await pilot.press("p")
+        assert backend.asked == [BeWorker()]

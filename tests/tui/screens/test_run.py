@@ -5,8 +5,8 @@ import msgspec
 import pytest
 from textual.widgets import Log
 
-from daisychain.facts import RunState
-from daisychain.link.messages import FollowRun, RunNews, StopRun
+from daisychain.facts import RunState, Snapshot
+from daisychain.link.messages import FollowRun, Lend, PauseRun, RunNews, StopRun
 from daisychain.tui.app import DaisyApp
 from daisychain.tui.chart import Chart
 from daisychain.tui.screens.cluster import Cluster
@@ -68,7 +68,7 @@ async def test_a_run_from_launch_to_result(app_of: AppOf, make: SimpleNamespace)
         assert "41%" in shown(app, "#progress")
         assert "16\u202f340 samples/s" in shown(app, "#progress")
         assert "compute 69" in shown(app, "#progress")
-        assert offered(app) == {"help", "quit", "stop", "back", "theme"}
+        assert offered(app) == {"help", "quit", "stop", "pause", "back", "theme"}
         assert not app.screen.query_one("#ending-box").display
         await at(finishing)
         await at(finished)
@@ -187,3 +187,63 @@ async def test_a_run_of_which_nothing_is_known_yet_is_no_trouble(
         await make.settle(pilot)
         assert phase in shown(app, "#title")
         assert "None" not in shown(app, "#progress") + shown(app, "#ending")
+
+
+async def test_p_pauses_and_resumes_and_the_state_has_a_sign_and_a_word(app_of: AppOf, make: SimpleNamespace) -> None:
+    backend = make.backend(make.world(run=make.run()))
+    app = app_of(backend, start="run")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await make.settle(pilot)
+        await pilot.press("p")
+        await pilot.pause()
+        assert backend.asked == [PauseRun(paused=True)]
+        backend.send(make.world(run=make.run(paused=True)))
+        await make.settle(pilot)
+        assert "‖ paused" in shown(app, "#title")
+        assert "▶" not in shown(app, "#title")
+        assert offered(app) == {"help", "quit", "stop", "resume", "back", "theme"}
+        await pilot.press("p")
+        await pilot.pause()
+        assert backend.asked[1:] == [PauseRun(paused=False)]
+        backend.send(make.world(run=make.run(paused=False, phase="stopped")))
+        await make.settle(pilot)
+        await pilot.press("p")
+        assert len(backend.asked) == 2
+
+
+async def test_a_node_that_its_owner_uses_is_in_the_table_without_numbers(app_of: AppOf, make: SimpleNamespace) -> None:
+    run = make.run()
+    used = make.run(nodes=run.nodes[:2], lent=("old-laptop",))
+    backend = make.backend(make.world(run=used))
+    app = app_of(backend, start="run")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await make.settle(pilot)
+        rows = shown(app, "#ranks").splitlines()
+        assert [row.split()[0] for row in rows] == ["node", "anna", "mini-pc", "old-laptop"]
+        assert rows[-1].split(maxsplit=1)[1] == "‖ in use by its owner"
+        backend.send(make.world(run=make.run(lent=tuple(part.node for part in run.nodes))))
+        await make.settle(pilot)
+        assert shown(app, "#ranks").count("‖ in use") == 3
+
+
+async def test_on_a_worker_p_takes_its_machine_back_and_gives_it_back(app_of: AppOf, make: SimpleNamespace) -> None:
+    def world(lent: bool) -> Snapshot:
+        nodes = tuple(msgspec.structs.replace(n, lent=lent and n.name == "old-laptop") for n in make.three())
+        run = make.run(lent=("old-laptop",) if lent else ())
+        made: Snapshot = make.world(role="worker", self_id="id-old-laptop", nodes=nodes, joined="anna", run=run)
+        return made
+
+    backend = make.backend(world(lent=False))
+    app = app_of(backend, start="run")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await make.settle(pilot)
+        assert "take back" in offered(app)
+        assert not offered(app) & {"pause", "resume"}
+        await pilot.press("p")
+        await pilot.pause()
+        backend.send(world(lent=True))
+        await make.settle(pilot)
+        assert "give back" in offered(app)
+        await pilot.press("p")
+        await pilot.pause()
+        assert backend.asked == [Lend(lent=True), Lend(lent=False)]

@@ -1,0 +1,73 @@
+"""How ranks are kept alike: what `--sync` may say, and how many steps a round of local ones has. Pure.
+
+exact       gradients are summed in every step: the updates of a single machine
+bf16        the same, with 16 bits a gradient on the wire
+local[:H]   each rank steps on its own shares; after H steps parameters are averaged (H chosen where not given)
+"""
+
+from math import ceil
+from typing import Literal, NamedTuple
+
+from daisychain.errors import UsageError
+
+MAX_STEPS = 200
+"""Of a round, where the tool chooses: longer ones converge less well, and a lost rank costs the others a round."""
+FIRST_STEPS = 10
+"""Of the first round, after which exchange and shares are measured."""
+EXPOSED = 0.05
+"""The part of the time that exchanges may take."""
+SLACK = 1.25
+"""How much longer a round may be than wanted, so that its pass doesn't end with a short one."""
+MOMENTUM_ABOVE = MAX_STEPS
+"""Steps of a round up to which a plain average is taken: there the outer momentum was measured to do worse."""
+
+
+class Sync(NamedTuple):
+    """A parsed `--sync`."""
+
+    kind: Literal["exact", "bf16", "local"] = "exact"
+    steps: int = 0
+    """Of a round; 0: chosen from measured times."""
+
+    @property
+    def approximate(self) -> str:
+        """What is not exact about it, for people; empty for exact."""
+        match self.kind:
+            case "bf16":
+                return "approximate: gradients are rounded to 16 bits on the wire"
+            case "local":
+                steps = str(self.steps) if self.steps else "a number of"
+                return f"approximate: nodes step on their own, and parameters are averaged after {steps} steps"
+        return ""
+
+
+def parse(text: str) -> Sync:
+    """Raises UsageError, naming what is allowed."""
+    kind, colon, steps = text.partition(":")
+    match kind:
+        case "exact" | "bf16" if not colon:
+            return Sync(kind)
+        case "local" if not colon:
+            return Sync("local")
+        case "local" if steps.isascii() and steps.isdigit() and 1 <= int(steps) <= 1_000_000:
+            return Sync("local", int(steps))
+    raise UsageError(
+        f"{text!r} is no way to sync", "Use exact, bf16, local, or local:H with a number of steps H of 1 or more"
+    )
+
+
+def next_steps(steps: int, step_s: float, exchange_s: float) -> int:
+    """Steps of the next round: the fewest with which exchanges take less than EXPOSED of the time, at most MAX_STEPS.
+
+    steps: of the last round; rounds grow twofold at most, since shares follow measured times only between rounds, and
+    parameters move fastest at the beginning. step_s: of one step. exchange_s: of one exchange; 0: not yet known.
+    """
+    if step_s <= 0 or exchange_s <= 0:
+        return steps
+    wanted = ceil(exchange_s * (1 - EXPOSED) / EXPOSED / step_s)
+    return max(1, min(wanted, 2 * steps, MAX_STEPS))
+
+
+def fitted(steps: int, left: int) -> int:
+    """Steps of a round such that the `left` steps of a pass make equal ones, at most SLACK times as long."""
+    return ceil(left / ceil(left / (steps * SLACK)))

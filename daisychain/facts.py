@@ -6,7 +6,7 @@ Units are in the names: `_s` seconds, `_ms` milliseconds, `_bytes` bytes, `_mbps
 `None` means unknown, and unknown is never guessed.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -199,7 +199,7 @@ class RunSpec(Record, frozen=True, kw_only=True):
     batch: int | None = None
     epochs: int | None = None
     seed: int = 0
-    sync: str = "exact"
+    sync: Annotated[str, msgspec.Meta(pattern=r"^(exact|bf16|local(:[0-9]+)?)$")] = "exact"
     """exact, bf16, local or local:H (plan.sync.parse)."""
     equal: bool = False
     """Equal shares, never changed: for comparison only."""

@@ -1,4 +1,4 @@
-"""The run folder: run.toml, metrics.jsonl, events.jsonl, ledger.jsonl, rank-N.log, checkpoints/, report.json, report.md."""
+"""The run folder: run.toml, metrics, events, ledger.jsonl, rank-N.log, checkpoints/, report.json, report.md."""
 
 import json
 import sys

@@ -58,8 +58,8 @@ def adopt(task: Task, orders: Orders, tell: reports.Tell) -> None:
 def init() -> "Chain":
     """This process's place in the chain; the same object at every call.
 
-    Seeds torch (and random, numpy) with the run's seed, so that every rank builds the same model, and sets the number of
-    threads. The ranks come together later, when the loop begins: what a script does before that is its own.
+    Seeds torch (and random, numpy) with the run's seed, so that every rank builds the same model, and sets the
+    number of threads. The ranks come together later, when the loop begins: what a script does before that is its own.
     Raises ConfigError for a wrong DAISYCHAIN_* variable.
     """
     if Process.chain is None:

@@ -124,7 +124,11 @@ class Crew:
             if self._warm_up is not None:
                 self._warm_up.wait()
             completed = max(0, course.standing().completed)
-            self._tell(reports.waiting(self._listener.port, self.formation.generation, completed, why, self._over, course.recent))
+            self._tell(
+                reports.waiting(
+                    self._listener.port, self.formation.generation, completed, why, self._over, course.recent
+                )
+            )
             formation = self._orders.next_formation(self.formation.generation)
             if formation is None:
                 self._part(course)
@@ -171,7 +175,7 @@ class Crew:
         """Raises ScriptError, the same on every rank, naming the first rank that differs from rank 0, and in what."""
         files = "Give every node the same files, and make the script use them in the same way everywhere"
         remedies = {
-            "model": "Build the same model on every node: nothing in it may depend on the rank, the machine or its files",
+            "model": "Build the same model on every node: it may not depend on the rank, the machine or its files",
             "samples": files,
             "batch": "Don't let it depend on the machine",
         }

@@ -1,11 +1,11 @@
 """What the agent orders while the script runs: JSON lines on stdin, read by a thread of their own. No torch.
 
-    {"kind": "form", "formation": {...}}    train together with these ranks from now on
-    {"kind": "break", "generation": 3}      that generation has lost a rank: let go of its connections, and wait
-    {"kind": "boundary", "generation": 3}   end that generation after the next step, all ranks alike, and wait
-    {"kind": "save"}                        write a checkpoint when the step is over, and end
-    {"kind": "leave"}                       every rank has finished: end
-    {"kind": "stop"}, or the pipe's end     die, now
+{"kind": "form", "formation": {...}}    train together with these ranks from now on
+{"kind": "break", "generation": 3}      that generation has lost a rank: let go of its connections, and wait
+{"kind": "boundary", "generation": 3}   end that generation after the next step, all ranks alike, and wait
+{"kind": "save"}                        write a checkpoint when the step is over, and end
+{"kind": "leave"}                       every rank has finished: end
+{"kind": "stop"}, or the pipe's end     die, now
 """
 
 import threading

@@ -88,7 +88,9 @@ def until_next_step(run: Run) -> float:
 
 def fault(chain: Chain, chance: random.Random) -> tuple[str, Callable[[], None], Callable[[], None]]:
     """A name, what to do, and how to make it good again."""
-    kind = chance.choice(["kill rank", "kill rank", "kill agent", "freeze rank", "cut cable", "change speed", "two ranks"])
+    kind = chance.choice(
+        ["kill rank", "kill rank", "kill agent", "freeze rank", "cut cable", "change speed", "two ranks"]
+    )
     host = chance.choice([chain.head, *chain.workers] if "rank" in kind else chain.workers)
     worker = chain.lan[host]
 

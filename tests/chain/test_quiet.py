@@ -16,7 +16,7 @@ import pytest
 HEAVY = ("torch", "numpy")
 COMMANDS = (
     *("join", "invite", "run", "demo", "predict", "nodes", "status"),
-    *("doctor", "bench", "paths", "stop", "forget", "agent"),
+    *("doctor", "bench", "paths", "stop", "forget", "agent", "pause", "resume"),
 )
 LOADED = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
 

@@ -92,7 +92,9 @@ class Rank:
 class Crew:
     """The ranks of one run. `rank[i]` is the newest process of a seat; `order` of seats in gloo is by seat."""
 
-    def __init__(self, folder: Path, script: str, size: int, slowdowns: tuple[float, ...], task: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, script: str, size: int, slowdowns: tuple[float, ...], task: dict[str, Any]
+    ) -> None:
         self._folder, self._task, self._slowdowns, self._size = folder, task, slowdowns, size
         self._lock = threading.RLock()
         self._speeds = task.pop("speeds", SPEEDS)

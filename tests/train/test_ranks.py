@@ -7,9 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -54,6 +52,8 @@ import json
 from pathlib import Path
 Path(f"{sys.argv[1]}-{chain.rank}.json").write_text(json.dumps(seen))
 """
+
+
 def free_port() -> str:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return str(server.getsockname()[1])

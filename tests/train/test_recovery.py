@@ -1,4 +1,4 @@
-"""Ranks that are killed, frozen and come back, on loopback: the others go on, and the model is that of an undisturbed run."""
+"""Ranks that are killed, frozen and come back: the others go on, and the model is that of an undisturbed run."""
 
 import json
 import os

@@ -1,6 +1,7 @@
 """Whether this torch can use a GPU, tried for real: `python -m daisychain.train.probe_gpu`, which sees that GPU alone.
 
-Prints JSON lines, {"kind": "gpu", "torch", "cuda", "arch_list", "capability", "error", "points"}, then {"kind": "done"};
+Prints JSON lines:
+{"kind": "gpu", "torch", "cuda", "arch_list", "capability", "error", "points"}, then {"kind": "done"};
 points: [samples, seconds] of the bench's steps, where it works. A kernel that isn't there breaks everything after it in
 its process, so each GPU has a child of its own. Ends when stdin does.
 """

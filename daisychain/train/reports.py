@@ -36,7 +36,8 @@ def waiting(
     """This rank isn't in a generation and waits for the next.
 
     port: where it would serve the store. generation: the last one it knew of. completed: steps in its state. why: what
-    ended that generation for this rank; empty when it was asked to. over: its script has ended well. recent: the ledger's lines of the last steps, from a
+    ended that generation for this rank; empty when it was asked to. over: its script has ended well.
+    recent: the ledger's lines of the last steps, from a
     checkpoint, for a head that was lost before it could write them down.
     """
     report: Report = {"kind": "waiting", "port": port, "generation": generation, "completed": completed, "why": why}
@@ -81,7 +82,8 @@ def step(
 ) -> Report:
     """One finished step; steps count from 1, epochs and indices from 0.
 
-    index: the batch's number in its epoch. first: the place of its first sample in the epoch's order. digest: of the rows of the whole batch, for the ledger.
+    index: the batch's number in its epoch. first: the place of its first sample in the epoch's order.
+    digest: of the rows of the whole batch, for the ledger.
     compute: loading, forward, backward, optimizer. exposed: from the last gradient being ready to the exchange being
     over. batch, share, shares: of this very step, also when it is the ragged last one. loss: mean over the share.
     """

@@ -429,7 +429,7 @@ class Steps:
         share, step, wish = bulletin[:3]
         if self._piece is not None and (share, step) != (self._piece.batch, self.finished % PRECISE * self.world_size):
             raise ScriptError(
-                f"the nodes are not at the same step {self.finished + 1}, with {share:.0f} of {self._piece.batch} samples",
+                f"the nodes are not at the same step {self.finished + 1}: {share:.0f} of {self._piece.batch} samples",
                 "Every batch needs the same number of backward passes on every node",
             )
         self._boundary = self._boundary or wish > 0

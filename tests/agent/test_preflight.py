@@ -15,7 +15,8 @@ VERSIONS = Versions(daisychain="0.1", python="3.11", torch="2.9.0+cpu", os="Debi
 
 def node(name: str, *, state: str = "ready", nic: Verdict = OK, **versions: Any) -> Node:
     return Node(
-        id=name, name=name, role="worker", state=state, address=f"10.0.0.{1 + sum(name.encode()) % 250}", port=1, nic="eth0", nic_verdict=nic,  # type: ignore[arg-type]
+        id=name, name=name, role="worker", state=state, address=f"10.0.0.{1 + sum(name.encode()) % 250}",
+        port=1, nic="eth0", nic_verdict=nic,  # type: ignore[arg-type]
         device=Device(cpu="x", cores_physical=2, cores_logical=2, memory_bytes=1),
         versions=msgspec.structs.replace(VERSIONS, **versions),
     )  # fmt: skip

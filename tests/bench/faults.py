@@ -2,7 +2,8 @@
 
     sudo python tests/bench/faults.py --seed 1 --out faults.json
 
-Kills ranks and agents, freezes ranks, pulls cables, changes CPU speeds, now and then two at once; never the head's agent.
+Kills ranks and agents, freezes ranks, pulls cables, changes CPU speeds, now and then two at once;
+never the head's agent.
 Prints each fault with the seconds until the next step, and at the end the ledger's verdict and the largest difference
 of the parameters from those of an undisturbed run on one machine.
 """

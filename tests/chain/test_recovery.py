@@ -1,4 +1,4 @@
-"""Losing nodes in the middle of a run: killed, frozen, cut off; and the head itself. Real processes, killed for real."""
+"""Losing nodes in the middle of a run: killed, frozen, cut off; and the head itself. Real processes."""
 
 import os
 import signal

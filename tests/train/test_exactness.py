@@ -1,4 +1,4 @@
-"""Everything at once against plain torch on one machine: rebalancing, BatchNorm, dropout, tokens, clipping, a scheduler."""
+"""Three ranks against one, everything at once: rebalancing, BatchNorm, dropout, tokens, clipping, a scheduler."""
 
 import pytest
 import torch

@@ -5,35 +5,31 @@ import base64
 import contextlib
 import logging
 import shutil
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 
 from daisychain.agent import bundles
 from daisychain.agent.launch import Cargo, folder_name, pack_job, pack_script, run_name
 from daisychain.agent.preflight import check, judge_paths
+from daisychain.agent.seats import Seat, Side, named, speeds, try_paths
 from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError, DataError, LinkError, PreflightError, UsageError
 from daisychain.facts import Node, RunSpec, RunState, Verdict
 from daisychain.link.messages import (
-    AnyMessage,
     EndRun,
     FetchBlob,
     File,
-    Listen,
-    Message,
     OrderRank,
-    Peer,
     PrepareRun,
     StartRank,
-    TryPaths,
 )
 from daisychain.link.session import CHUNK_BYTES, Session
-from daisychain.plan.devices import devices, seat_names, speed
+from daisychain.plan.devices import devices, seat_names
 from daisychain.plan.networks import judge_networks
 from daisychain.run.failure import Failure, cause, from_exit, from_report
 from daisychain.run.folder import OWN_FILES, RunFolder
@@ -49,31 +45,9 @@ ORDER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 30.0
 LEAVE_TIMEOUT_S = 5.0
 """How long finished ranks may take to end by themselves."""
-DEATHS = 3
-"""A rank that died so often is not started again."""
 ILLEGAL_INSTRUCTION = -4
 SHIP_TIMEOUT_S = 3600.0
 END_TIMEOUT_S = 10.0
-PATHS_TIMEOUT_S = 20.0
-
-
-class Side(Protocol):
-    """One node's side of the run: the head's own, or a worker's over the link."""
-
-    async def ask(self, message: Message, timeout_s: float) -> AnyMessage: ...
-
-
-class Seat(NamedTuple):
-    """A rank's fixed place in the run: a node, and one of the devices there."""
-
-    name: str
-    """What people call it: its node's name where the node has one seat only."""
-    node: Node
-    side: Side
-    devices: tuple[str, ...]
-    """What each of its node's ranks computes on."""
-    place: int
-    """Its own among them; the first also stands for its node."""
 
 
 class Conductor:
@@ -118,7 +92,6 @@ class Conductor:
         self._recent: list[dict[str, Any]] = []
         """The ledger's last lines, from the newest checkpoint that a rank has read."""
         self._leaving: set[int] = set()
-        self._deaths: Counter[int] = Counter()
         self._cargo = Cargo(files={}, script="")
         self._files: tuple[File, ...] = ()
         self._generations = Generations(0)
@@ -167,7 +140,7 @@ class Conductor:
     async def drive(self, nodes: Callable[[], Sequence[tuple[Node, Side]]]) -> None:
         """Run it. `nodes` gives them as they are now; they are taken once all are measured."""
         try:
-            with _named(self._head):
+            with named(self._head):
                 self._cargo = await self._pack()
             for node, side in await self._all_measured(nodes):
                 self._seat(node, side)
@@ -280,7 +253,7 @@ class Conductor:
         """Lay the run's files out on a seat's node, unless they are there."""
         async with self._preparing[seat.node.id]:
             if seat.node.id not in self._prepared:
-                with _named(seat.node.name):
+                with named(seat.node.name):
                     await seat.side.ask(PrepareRun(run=self.id, files=self._files), SHIP_TIMEOUT_S)
                 self._prepared.add(seat.node.id)
 
@@ -289,17 +262,7 @@ class Conductor:
         nodes = self.taking_part
         self.tracker.enter("starting", "trying the network between the nodes")
         self._changed()
-        sides = self._firsts
-        ports = await self._together([_ask(side, Listen(run=self.id)) for side in sides])
-        peers = [Peer(node.name, node.address, answer.port) for node, answer in zip(nodes, ports, strict=True)]
-        others = [tuple(peer for to, peer in enumerate(peers) if to != at) for at in range(len(nodes))]
-        orders = [_ask(side, TryPaths(run=self.id, peers=others[at])) for at, side in enumerate(sides)]
-        tried = await self._together(orders)
-        reasons = {
-            (at, peers.index(peer)): reason
-            for at, answer in enumerate(tried)
-            for peer, reason in zip(others[at], answer.reasons, strict=True)
-        }
+        reasons = await try_paths(self._firsts, self.id, self._together)
         working = {pair for pair, reason in reasons.items() if not reason}
         verdicts = (*judge_networks(nodes, working), *judge_paths(nodes, reasons))
         for verdict in verdicts:
@@ -399,13 +362,12 @@ class Conductor:
         self._started.add(seat)
         try:
             await self._prepare(place)
-            with _named(place.name):
+            with named(place.name):
                 await place.side.ask(message, START_TIMEOUT_S)
         except DaisyError as error:
             if not again:
                 self._fail(_failure_of(error, self._clock()))
-            self._deaths[seat] += 1
-            self._generations.exited(seat, self._clock(), error.what if self._deaths[seat] >= DEATHS else "")
+            self._generations.exited(seat, self._clock(), error.what, hopeless=False)
             self._note(f"{place.name} can't take part: {error.what}")
 
     def _spawn(self, work: Any) -> None:
@@ -546,10 +508,8 @@ class Conductor:
         failure = told[-1] if told else from_exit(name, code, self._log_path(seat), now)
         if not told:
             self._failures.append(failure)
-        self._deaths[seat] += 1
-        hopeless = code == ILLEGAL_INSTRUCTION or self._deaths[seat] >= DEATHS
-        self._generations.exited(seat, now, failure.message if hopeless else "")
-        self._note(f"{failure.text}{'; it is left out' if hopeless else ''}")
+        self._generations.exited(seat, now, failure.message, hopeless=code == ILLEGAL_INSTRUCTION)
+        self._note(f"{failure.text}{'; it is left out' if place.given_up else ''}")
 
     def lost(self, node: Node, why: str) -> None:
         """A node of this run can't be reached any more."""
@@ -630,13 +590,15 @@ class Conductor:
         else:
             self.tracker.end("finished", 0, now)
         if self.tracker.samples and self.tracker.step:
-            proof = self.folder.proof(self.tracker.samples, self.tracker.drop_last, self.tracker.batch)
-            self.tracker.ledger = proof.reason
-            self._note(f"ledger: {proof.reason}")
+            facts = self.tracker.samples, self.tracker.drop_last, self.tracker.batch
+            # as long as the run was: not on the event loop
+            proof = await asyncio.to_thread(self.folder.proof, *facts)
+            self.tracker.ledger = proof.reason if proof.level == "ok" else f"not proven: {proof.reason}"
+            self._note(f"ledger: {self.tracker.ledger}")
         state = self.state()
         self._note(state.error or f"finished: {state.step} steps")
         try:
-            shutil.rmtree(self.folder.path / "data", ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, self.folder.path / "data", ignore_errors=True)
             self._event(state.phase, exit=state.exit, error=state.error)
             self.folder.finish(self.state(), self.tracker.node_speeds)
         except OSError as error:
@@ -661,37 +623,6 @@ class Conductor:
 
 class _Over(Exception):
     """The run is over before it began: it was stopped, or what failed is in its failures already."""
-
-
-class _named:
-    """Errors inside say which node they are about."""
-
-    def __init__(self, node: str) -> None:
-        self._node = node
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, PreflightError):
-            return
-        if isinstance(error, DaisyError) and not error.what.startswith(f"{self._node}:"):
-            raise type(error)(f"{self._node}: {error.what}", error.remedy) from error
-
-
-async def _ask(seat: Seat, message: Message) -> AnyMessage:
-    with _named(seat.node.name):
-        return await seat.side.ask(message, PATHS_TIMEOUT_S)
-
-
-def speeds(seats: Sequence[Seat]) -> tuple[tuple[float, float], ...]:
-    """(fixed_s, per_sample_s) of every seat, its slowdown included; where unmeasured, the mean of the others."""
-    measured = [speed(seat.node, seat.devices, seat.place) for seat in seats]
-    known = [one for one in measured if one is not None]
-    if not known:
-        return tuple((0.0, 0.001) for _ in seats)
-    mean = sum(fixed for fixed, _ in known) / len(known), sum(each for _, each in known) / len(known)
-    return tuple(one or mean for one in measured)
 
 
 def _failure_of(error: DaisyError, now_s: float) -> Failure:

@@ -11,9 +11,10 @@ import msgspec
 
 from daisychain.agent import preflight
 from daisychain.agent.chain import HEARTBEAT_S, LOST_AFTER_S, Chain, advice
-from daisychain.agent.conductor import Conductor, Side
+from daisychain.agent.conductor import Conductor
 from daisychain.agent.door import Door
 from daisychain.agent.launch import check_spec, judge_script
+from daisychain.agent.seats import Side
 from daisychain.discovery.mdns import Mdns
 from daisychain.discovery.roster import clean_name
 from daisychain.errors import DaisyError, LinkError, NoNodeError, PreflightError, TrustError, UsageError

@@ -14,6 +14,12 @@ PATIENCE_S = 60.0
 """How long ranks that are ready wait for others that still load torch, before the first generation."""
 RETRY_S = (0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 """How long a node stays out after its first, second ... loss."""
+DEATHS = 3
+"""A rank whose process died so often, each time before it was steady, is not started again."""
+STEADY_S = 10.0
+"""So long in generations, and an earlier death says nothing about the next one."""
+RELIABLE_S = 300.0
+"""So long, and earlier losses are forgiven."""
 GIVE_UP_AFTER = 3
 """Formations in a row that failed to connect, before the run ends."""
 
@@ -77,7 +83,9 @@ class Seat:
         self.completed = 0
         self.proven = False
         """Whether it has been in a generation: the others can reach it."""
-        self.losses = 0
+        self.losses = self.deaths = 0
+        self.since_s: float | None = None
+        """When it came in; None while it is out."""
         self.out_until_s = 0.0
         self.done = False
         self.first = False
@@ -132,12 +140,14 @@ class Generations:
             self.seats[seat].proven = True
             self._failed.clear()
 
-    def exited(self, seat: int, now_s: float, why: str = "") -> None:
-        """A rank's process has ended. why: it ended in a way that another try would end too."""
+    def exited(self, seat: int, now_s: float, why: str = "", *, hopeless: bool = True) -> None:
+        """A rank's process has ended. why: of what; hopeless: of something that would end another try too."""
         place = self.seats[seat]
         self._lose(seat, now_s)
         place.standing = "away"
-        place.given_up = place.given_up or why
+        place.deaths += 1
+        if hopeless or place.deaths >= DEATHS:
+            place.given_up = place.given_up or why
 
     def frozen(self, seat: int, now_s: float) -> None:
         """A rank's process says nothing any more, though its agent lives."""
@@ -177,6 +187,12 @@ class Generations:
 
     def _lose(self, seat: int, now_s: float) -> None:
         place = self.seats[seat]
+        lasted_s = 0.0 if place.since_s is None else now_s - place.since_s
+        place.since_s = None
+        if lasted_s >= STEADY_S:
+            place.deaths = 0
+        if lasted_s >= RELIABLE_S:
+            place.losses = 0
         place.losses += 1
         place.out_until_s = now_s + RETRY_S[min(place.losses, len(RETRY_S)) - 1]
         if seat in self.members:
@@ -223,8 +239,8 @@ class Generations:
     def _starts(self, now_s: float) -> Iterable[Start]:
         for seat, place in enumerate(self.seats):
             may = place.reachable and not place.given_up and not place.lent and not place.done
-            if may and place.standing == "away" and now_s >= place.out_until_s:
-                place.standing = "starting"
+            if may and place.standing == "away" and self._is_its_turn(place, now_s):
+                place.standing, place.out_until_s = "starting", min(place.out_until_s, now_s)
                 yield Start(seat)
 
     def _breaks(self) -> list[Action]:
@@ -274,8 +290,16 @@ class Generations:
             seat
             for seat, place in enumerate(self.seats)
             if place.standing == "waiting" and place.reachable and not place.lent and not place.given_up
-            if now_s >= place.out_until_s
+            if self._is_its_turn(place, now_s)
         ]
+
+    def _is_its_turn(self, place: Seat, now_s: float) -> bool:
+        """Whether it has been out long enough; while nobody else works or is about to, there is nobody to spare."""
+        return now_s >= place.out_until_s or not any(
+            other.standing in ("in", "starting") or (other.standing == "waiting" and now_s >= other.out_until_s)
+            for other in self.seats
+            if other is not place and other.reachable and not other.given_up
+        )
 
     def _wishes(self, now_s: float) -> bool:
         """Whether the generation should end between two steps: to pause, to let someone in, or to let someone go."""
@@ -294,6 +318,7 @@ class Generations:
         self._told = {(what, seat) for what, seat in self._told if self.seats[seat].standing == "frozen"}
         for seat in ready:
             self.seats[seat].standing = "in"
+            self.seats[seat].since_s = now_s if self.seats[seat].since_s is None else self.seats[seat].since_s
             self.seats[seat].first = seat == ready[0]
         return [Form(self.members, self.generation, max(self.seats[seat].completed for seat in ready))]
 

@@ -28,7 +28,7 @@ PATIENCE_S = 3.4
 
 def main() -> None:
     options = _options()
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     import torch
 
     torch.manual_seed(0)
@@ -38,8 +38,8 @@ def main() -> None:
     for index, samples in enumerate(SIZES):
         if index >= 2 and time.perf_counter() - begun_s > PATIENCE_S - EACH_S:
             break
-        _say({"kind": "point", "samples": samples, "seconds": measure(reference_step(samples), options.slowdown)})
-    _say({"kind": "done", "torch": torch.__version__, "threads": threads})
+        say({"kind": "point", "samples": samples, "seconds": measure(reference_step(samples), options.slowdown)})
+    say({"kind": "done", "torch": torch.__version__, "threads": threads})
 
 
 def best_threads(most: int, seconds: Callable[[int], float]) -> int:
@@ -116,12 +116,14 @@ def _options() -> Any:
     return parser.parse_args()
 
 
-def _say(line: dict[str, Any]) -> None:
+def say(line: dict[str, Any]) -> None:
+    """One JSON line for the agent."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
-def _end_with_stdin() -> None:
+def end_with_stdin() -> None:
+    """For a thread: the end of stdin ends this process."""
     while os.read(0, 4096):
         pass
     os._exit(1)

@@ -30,7 +30,6 @@ class Done(NamedTuple):
     piece: Piece
     times: Times
     report: reports.Report
-    line: reports.Report
 
 
 class News(NamedTuple):
@@ -140,7 +139,7 @@ class LocalSteps(Steps):
         if self._crew.called:
             return False
         self._advance(piece, times)
-        self._done.append(Done(piece, times, self._step_report(piece, times), self._ledger_line(piece)))
+        self._done.append(Done(piece, times, self._step_report(piece, times)))
         # when the script leaves its loop, what follows needs the average; an error looks the same here
         leaves = isinstance(sys.exc_info()[1], GeneratorExit)
         is_over = leaves or len(self._done) >= self._planned_steps or self.index == 0
@@ -220,8 +219,7 @@ class LocalSteps(Steps):
         more = round(exposed_s * 1000, 3)
         for done in self._done:
             step_ms = round(done.report["step_ms"] + more, 3)
-            self._tell(done.report | {"exposed_ms": more, "step_ms": step_ms})
-            self._lines.append(done.line)
+            self._tell_step(done.report | {"exposed_ms": more, "step_ms": step_ms})
 
     def _adapt(self, news: News) -> None:
         """Shares and length of the next round follow what all ranks have measured."""

@@ -6,17 +6,14 @@ points: [samples, seconds] of the bench's steps, where it works. A kernel that i
 its process, so each GPU has a child of its own. Ends when stdin does.
 """
 
-import json
-import os
-import sys
 import threading
 from typing import Any
 
-from daisychain.train.bench import SIZES, measure, reference_step
+from daisychain.train.bench import SIZES, end_with_stdin, measure, reference_step, say
 
 
 def main() -> None:
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     import torch
 
     found: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "arch_list": []}
@@ -28,8 +25,8 @@ def main() -> None:
         found["error"] = ""
     except Exception as error:  # torch has many kinds for a GPU that can't be used; its last words say which
         found["error"] = _last_words(error)
-    _say({"kind": "gpu", **found})
-    _say({"kind": "done"})
+    say({"kind": "gpu", **found})
+    say({"kind": "done"})
 
 
 def convolve(device: Any) -> None:
@@ -56,17 +53,6 @@ def _gradient(functional: Any, x: Any, weight: Any, device: Any) -> Any:
 def _last_words(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:300]
-
-
-def _say(line: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
-
-
-def _end_with_stdin() -> None:
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,14 @@ functions. Each call takes a key from torch's own generator, which a forward see
 forwards the step had before) and puts back afterwards. So all ranks take the same keys, and whatever puts torch's
 generator back, as torch.utils.checkpoint does before it repeats a forward within backward, repeats the masks too.
 There the functions are replaced within calls of the model's modules, so what is repeated should be modules.
+
+The mode passes every torch function through Python. A model that drew nothing in its first forwards goes without it,
+and is watched: once it draws after all, that is said, and the mode is on again from the next forward on.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,6 +22,9 @@ from torch.overrides import TorchFunctionMode
 from daisychain.train.draws import Draws, Tell, mix
 from daisychain.train.place import Place
 from daisychain.train.random_functions import replacements
+
+QUIET = 3
+"""Forwards without a draw, and a model is taken for one that draws nothing."""
 
 
 def attach(model: nn.Module, place: Place, tell: Tell) -> None:
@@ -86,19 +92,34 @@ class _Around:
         return _Around, ()
 
 
+class _Entered(NamedTuple):
+    """One forward's beginning: torch's generator before it and as it began, and whether it has switched the mode on."""
+
+    before: Tensor
+    begun: Tensor
+    outermost: bool
+    watched: bool = False
+    """It goes without the mode."""
+
+
 class _Noise:
     """One model's random functions, replaced from `enter` to `leave`."""
 
     def __init__(self, place: Place, tell: Tell, model: nn.Module) -> None:
         self._place, self._mode = place, _Mode(place, tell, model)
-        self._entered: list[tuple[Tensor, bool]] = []
+        self._entered: list[_Entered] = []
+        self._quiet = 0
+        """Forwards in a row that drew nothing."""
 
     def enter(self, module: nn.Module) -> bool:
         if not module.training:
             return False
-        place, number = self._place, self._number()
-        self._entered.append((torch.get_rng_state(), not _Mode.is_active))
+        place, number, before = self._place, self._number(), torch.get_rng_state()
+        if self._quiet >= QUIET:
+            self._entered.append(_Entered(before, before, outermost=False, watched=True))
+            return True
         torch.default_generator.manual_seed(mix(place.seed, place.step, number))
+        self._entered.append(_Entered(before, torch.get_rng_state(), outermost=not _Mode.is_active))
         if not _Mode.is_active:
             self._mode.switch(on=True)
         return True
@@ -115,10 +136,17 @@ class _Noise:
         return count
 
     def leave(self) -> None:
-        state, outermost = self._entered.pop()
-        if outermost:
+        entered = self._entered.pop()
+        if entered.outermost:
             self._mode.switch(on=False)
-        torch.set_rng_state(state)
+        drew = not torch.equal(torch.get_rng_state(), entered.begun)
+        if entered.watched:
+            if drew:
+                self._mode.draws.tell("noise that begins after some steps, in its first forward,")
+                self._quiet = 0
+            return
+        self._quiet = 0 if drew else self._quiet + 1
+        torch.set_rng_state(entered.before)
 
 
 class _Mode(TorchFunctionMode):

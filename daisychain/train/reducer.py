@@ -31,10 +31,6 @@ class Steps(Protocol):
     def weight(self) -> float:
         """The factor of this rank's gradients."""
 
-    @property
-    def whole(self) -> bool:
-        """Whether this backward is the last one of its step's piece; before it, gradients only add up locally."""
-
     def ready(self) -> None:
         """The last gradients are computed."""
 
@@ -112,7 +108,8 @@ class Reducer:
         """bucket_bytes: a bucket's size; None: what suits the exchange.
 
         wire: what weighted gradients are rounded to before they are summed; None: they leave as they are."""
-        self._model, self._steps, self._exchange, self._bucket_bytes = model, steps, exchange, bucket_bytes
+        self._steps, self._exchange, self._bucket_bytes = steps, exchange, bucket_bytes
+        self._parameters = list(model.parameters())
         self._wire = wire
         self._handles: list[Any] = []
         self._laid_out: tuple[Any, ...] = ()
@@ -125,13 +122,13 @@ class Reducer:
     def lay_out(self) -> None:
         """Make the buckets, if their size or the trained parameters have changed (some were frozen or freed)."""
         limit = self._bucket_bytes or self._exchange.bucket_bytes or BUCKET_BYTES
-        layout = (limit, *(p.requires_grad for p in self._model.parameters()))
+        layout = (limit, *(p.requires_grad for p in self._parameters))
         if layout == self._laid_out:
             return
         self._laid_out = layout
         for handle in self._handles:
             handle.remove()
-        parameters = [p for p in reversed(list(self._model.parameters())) if p.requires_grad]
+        parameters = [p for p in reversed(self._parameters) if p.requires_grad]
         groups = list(_groups(parameters, limit))
         self._buckets = [Bucket(group, 0, self._wire) for group in groups]
         self._handles = [
@@ -142,7 +139,7 @@ class Reducer:
 
     def _ready(self, index: int, _: Tensor) -> None:
         """A parameter's gradient is computed."""
-        if self._exchange.alone or not self._steps.whole:
+        if self._exchange.alone:
             return
         if not self._running:
             self._running, self._sent = True, []

@@ -81,7 +81,8 @@ class Steps:
         self._previous: Piece | None = None
         self._previous_s = 0.0
         self._recent: list[float] = []
-        self._lines: deque[reports.Report] = deque(maxlen=LEDGER_LINES)
+        self._lines: deque[tuple[reports.Report, tuple[str, ...]]] = deque(maxlen=LEDGER_LINES)
+        """Reports of the last steps, and who took part in each."""
         self.recent: list[reports.Report] = []
         """The ledger's lines of the last steps, as a checkpoint had them."""
         self._counted: float | None = None
@@ -209,7 +210,7 @@ class Steps:
             self._keeper.close(wait_s=60.0)
 
     def _record(self) -> dict[str, Any]:
-        ledger = {"recent": list(self._lines)}
+        ledger = {"recent": [_ledger_line(report, names) for report, names in self._lines]}
         return {"v": checkpoint.VERSION, "step": self.finished, "ledger": ledger, **self.capture()}
 
     # --- for the loader ----------------------------------------------------------------------------
@@ -265,8 +266,7 @@ class Steps:
             return False
         self._advance(piece, times)
         if self._tell is not reports.silent:
-            self._tell(self._step_report(piece, times))
-            self._lines.append(self._ledger_line(piece))
+            self._tell_step(self._step_report(piece, times))
         self._balance(piece, times)
         self._keep()
         return True
@@ -323,13 +323,10 @@ class Steps:
             logged=self._logged,
         )
 
-    def _ledger_line(self, piece: Piece) -> reports.Report:
-        """As run/ledger.py wants it; the digest in words, for it may be larger than what others take for a number."""
-        return {
-            "step": self.finished, "epoch": piece.epoch, "index": piece.number, "first": piece.number * self._batch,
-            "batch": piece.batch, "digest": str(piece.digest), "generation": self._exchange.generation,
-            "shares": dict(zip(self._crew.formation.names, piece.shares, strict=True)),
-        }  # fmt: skip
+    def _tell_step(self, report: reports.Report) -> None:
+        """A step is applied."""
+        self._tell(report)
+        self._lines.append((report, self._crew.formation.names))
 
     @property
     def _schedule(self) -> Schedule:
@@ -389,8 +386,6 @@ class Steps:
         self._counted = mine / everyone if everyone else 0.0
 
     # --- for the reducer -----------------------------------------------------------------------------
-
-    whole = True
 
     def ready(self) -> None:
         self._meter.ready()
@@ -478,6 +473,13 @@ class Steps:
 
 def _trained_bytes(model: nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+
+
+def _ledger_line(report: reports.Report, names: tuple[str, ...]) -> reports.Report:
+    """As run/ledger.py wants it; the digest in words, for it may be larger than what others take for a number."""
+    kept = {name: report[name] for name in ("step", "epoch", "index", "first", "batch", "generation")}
+    shares = dict(zip(names, report["shares"], strict=True))
+    return {**kept, "digest": str(report["digest"]), "shares": shares}
 
 
 class Uncounted:

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from daisychain.agent import bundles, conductor
-from daisychain.agent.conductor import Conductor, Seat, speeds
+from daisychain.agent.conductor import Conductor
+from daisychain.agent.seats import Seat, speeds
 from daisychain.config import Settings, locate
 from daisychain.errors import DaisyError, DataError, LinkError, PreflightError
 from daisychain.facts import Capacity, Device, Gpu, Node, RunSpec, RunState, Verdict, Versions
@@ -29,6 +30,7 @@ from daisychain.link.messages import (
     StartRank,
     TryPaths,
 )
+from daisychain.run.generations import DEATHS
 
 NODE = Node(
     id="id-head", name="head", role="head", state="ready", address="10.0.0.1", port=1, nic="eth0",
@@ -287,14 +289,14 @@ async def test_a_killed_rank_is_left_behind_started_again_and_let_in(tmp_path: P
 async def test_a_rank_that_dies_again_and_again_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     await stage.train()
-    for death in range(1, conductor.DEATHS + 1):
+    for death in range(1, DEATHS + 1):
         await stage.starts("old", death)
         await stage.run.report(1, {"kind": "exit", "code": -11})
         stage.now += 1000
     await stage.wait(0, generation=1, completed=7, why="reset")
     stage.now += 1000
     await asyncio.sleep(0.05)
-    assert len(stage.seats["old"].starts()) == conductor.DEATHS
+    assert len(stage.seats["old"].starts()) == DEATHS
     assert "it is left out" in stage.run.state().log[-2]
     await stage.finish(0)
     assert (await stage.end()).phase == "finished"
@@ -396,7 +398,7 @@ async def test_a_killed_rank_explains_what_its_peers_say_once_nobody_is_left(tmp
     stage = Stage(tmp_path)
     await stage.train()
     await stage.run.report(0, PEER_ERROR)
-    for _ in range(conductor.DEATHS):
+    for _ in range(DEATHS):
         await stage.run.report(0, {"kind": "exit", "code": 1})
         await stage.run.report(1, {"kind": "exit", "code": -9})
         stage.now += 1000
@@ -504,7 +506,7 @@ async def test_a_node_that_can_not_start_its_rank_is_left_out(tmp_path: Path) ->
 
 async def test_a_run_that_no_node_can_start_fails_with_the_reason(tmp_path: Path) -> None:
     stage = Stage(tmp_path, head=FakeSeat({"StartRank": DaisyError("the disk is full", "Free some space")}))
-    for death in range(1, conductor.DEATHS + 1):
+    for death in range(1, DEATHS + 1):
         await stage.starts("head", death)
         await asyncio.sleep(0.02)
         stage.now += 1000

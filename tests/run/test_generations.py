@@ -11,6 +11,7 @@ from daisychain.run.generations import (
     GIVE_UP_AFTER,
     PATIENCE_S,
     RETRY_S,
+    STEADY_S,
     Action,
     Boundary,
     Break,
@@ -127,6 +128,30 @@ def test_a_rank_that_dies_again_and_again_stays_out_longer_each_time() -> None:
             assert Start(1) not in subject.decide(now + out_s - 0.01)
             assert Start(1) in subject.decide(now + out_s)
         now += 1000
+
+
+def test_deaths_count_in_a_row_and_a_steady_rank_may_die_again() -> None:
+    subject = running(2)
+    now = 100.0
+    for lasted_s, gone in ((STEADY_S, False), (STEADY_S, False), (0, False), (STEADY_S, False), (0, False), (0, True)):
+        place = subject.seats[1]
+        place.standing, place.since_s = "in", now - lasted_s
+        subject.exited(1, now, "killed", hopeless=False)
+        assert bool(place.given_up) is gone, (lasted_s, place.deaths)
+        now += 1
+
+
+def test_the_last_one_does_not_wait_for_its_turn() -> None:
+    subject = running(2)
+    for seat in (0, 1):
+        subject.seats[seat].losses = 5
+        subject.exited(seat, 10, "killed", hopeless=False)
+    starts = [action for action in subject.decide(10) if isinstance(action, Start)]
+    assert starts == [Start(0)]
+    # the other one has somebody to wait for now
+    assert subject.decide(10) == []
+    wait(subject, 0, 0, 0)
+    assert subject.decide(10) == [Form((0,), 2, 0)]
 
 
 def test_a_rank_that_no_try_would_help_is_not_started_again() -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from daisychain.train.randomness import attach, begin_attempt, keyed
+from daisychain.train.randomness import QUIET, _Mode, attach, begin_attempt, keyed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -380,6 +380,37 @@ def test_errors_in_forward_or_backward_leave_no_mode_behind():
     with pytest.raises(ValueError, match="no"):
         other(x).sum().backward()
     assert not torch.overrides._get_current_function_mode_stack()
+
+
+class Late(nn.Module):
+    """Draws nothing until it is told to; notes whether random functions are replaced."""
+
+    def __init__(self):
+        super().__init__()
+        self.draws, self.replaced = False, []
+
+    def forward(self, x):
+        self.replaced.append(_Mode.is_active)
+        return F.dropout(x, 0.5) if self.draws else x + 1
+
+
+def test_a_model_that_draws_nothing_goes_without_the_mode_until_it_draws():
+    told, seen = [], []
+    for shares in ((BATCH,), (30, 40)):
+        model, place = Late(), places(shares)[0]
+        attach(model, place, told.append)
+        for _ in range(QUIET + 2):
+            model(torch.ones(place.share, 4))
+        assert model.replaced == [True] * QUIET + [False] * 2
+        assert told == []
+        model.draws = True
+        begin_attempt(place)
+        model(torch.ones(place.share, 4))
+        assert len(told) == 1
+        assert "begins after some steps" in told.pop()
+        seen.append(model(torch.ones(place.share, 4))[:30])
+        assert model.replaced[-2:] == [False, True]
+    assert torch.equal(*seen)
 
 
 def test_a_model_in_eval_mode_or_a_copy_of_one_needs_nothing():

@@ -26,7 +26,7 @@ class FakeSteps:
     """One rank's weight, and what the reducer told it."""
 
     def __init__(self, rank, weight):
-        self.rank, self.weight, self.whole = rank, weight, True
+        self.rank, self.weight = rank, weight
         self.calls, self.bulletins = [], []
 
     def ready(self):
@@ -282,24 +282,6 @@ def test_gradients_add_up_over_two_batches_for_one_step(chained):
 
     ranks, _ = chained(work, net())
     assert ranks[0].steps.calls.count("reduced") == 6
-
-
-def test_pieces_of_a_piece_add_up_locally_before_one_exchange(chained):
-    """As with microbatches: only the last backward of a piece is exchanged."""
-
-    def work(part, model):
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        x, y = X[part.rows], Y[part.rows]
-        for _ in range(3):
-            optimizer.zero_grad()
-            for row in range(len(x)):
-                if part.rank is not None:
-                    part.steps.whole = row == len(x) - 1
-                (mse_loss(model(x[row]), y[row]) / len(x)).backward()
-            optimizer.step()
-
-    ranks, _ = chained(work, net())
-    assert [part.steps.calls.count("reduced") for part in ranks] == [3, 3, 3]
 
 
 def test_two_backward_passes_through_one_graph(chained):

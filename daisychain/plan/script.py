@@ -10,6 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from daisychain.facts import Level, Verdict
+from daisychain.plan.source import (
+    NO_GRADIENT,
+    Function,
+    Source,
+    argument,
+    guards,
+    is_data,
+    is_module,
+    is_none,
+    methods,
+)
 
 ITERABLE = {"IterableDataset", "IterDataPipe", "ChainDataset"}
 GROUP_CALLS = {
@@ -45,9 +56,7 @@ SEEDS = {"torch": ("torch.manual_seed", "torch.random.manual_seed", "torch.seed"
          "random": ("random.seed",), "numpy": ("numpy.random.seed",)}  # fmt: skip
 CLOCKS_AND_IDS = ("time.", "datetime.", "uuid.", "secrets.", "os.getpid", "os.urandom", "socket.gethostname",
                   "platform.node", "torch.distributed.get_rank")  # fmt: skip
-NO_GRADIENT = {"torch.no_grad", "torch.inference_mode"}
 LOOP, ITEM, FORWARD, PASSED = "the training loop", "__getitem__", "forward", "a collate function or transform"
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Finding(NamedTuple):
@@ -68,7 +77,7 @@ def judge(text: str, name: str) -> tuple[Verdict, ...]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            script = _Script(ast.parse(text))
+            script = Source(ast.parse(text))
         if not script.imports_daisychain:
             return (_unchained(name),)
         found = {finding for check in CHECKS for finding in check(script)}
@@ -93,160 +102,12 @@ def _unchained(name: str) -> Verdict:
 # --- reading ---------------------------------------------------------------------------------------
 
 
-class _Script:
-    """A syntax tree with what its names stand for. Names are looked up over the whole file, whatever their scope."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.nodes = list(ast.walk(tree))
-        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
-        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
-        self.functions = {
-            node.name: node
-            for node in self.nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and not isinstance(self.parents.get(node), ast.ClassDef)
-        }
-        self.values: dict[str, list[ast.expr | None]] = {}
-        """Every value that a name, or self.name, is given; None: unknown."""
-        self.target_of: dict[ast.AST, str] = {}
-        for node in self.nodes:
-            self._bind(node)
-        self.imported = self._imports()
-        self.imports_daisychain = any(full.split(".")[0] == "daisychain" for full in self.imported.values())
-        self.chains = {"chain"} | {
-            name for call, name in self.target_of.items()
-            if isinstance(call, ast.Call) and self.full(call.func) == "daisychain.init"
-        }  # fmt: skip
-        self.prepares = [
-            call for call in self.calls if isinstance(call.func, ast.Attribute) and call.func.attr == "prepare"
-        ]
-        self.given = {
-            n.id for call in self.prepares for arg in call.args for n in ast.walk(arg) if isinstance(n, ast.Name)
-        }
-
-    def _imports(self) -> dict[str, str]:
-        """What each imported name is in full; without names that also stand for something else."""
-        found: dict[str, str] = {}
-        for node in self.nodes:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    top = alias.name.split(".")[0]
-                    found[alias.asname or top] = alias.name if alias.asname else top
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        other = {name for name, values in self.values.items() if any(not _is_none(value) for value in values)}
-        return {
-            name: full for name, full in found.items() if name not in other | set(self.functions) | set(self.classes)
-        }
-
-    def _bind(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                self._assign(target, node.value)
-        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-            self._assign(node.target, node.value)
-        elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor | ast.comprehension):
-            self._assign(node.target, None)
-        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            self._assign(node.optional_vars, None)
-        elif isinstance(node, ast.arg):
-            self.values.setdefault(node.arg, []).append(None)
-
-    def _assign(self, target: ast.expr, value: ast.expr | None) -> None:
-        if isinstance(target, ast.Tuple | ast.List):
-            paired = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
-            values: Sequence[ast.expr | None] = value.elts if paired else [None] * len(target.elts)  # type: ignore[union-attr]
-            for one, its in zip(target.elts, values, strict=True):
-                self._assign(one, its)
-        elif isinstance(target, ast.Name | ast.Attribute):
-            name = ast.unparse(target)
-            self.values.setdefault(name, []).append(value)
-            if value is not None:
-                self.target_of[value] = name
-
-    def full(self, node: ast.AST | None) -> str:
-        """The dotted name that an expression stands for by the imports, '' when that isn't known."""
-        if isinstance(node, ast.Name):
-            return self.imported.get(node.id, "")
-        if isinstance(node, ast.Attribute):
-            base = self.full(node.value)
-            return f"{base}.{node.attr}" if base else ""
-        if isinstance(node, ast.Subscript):
-            return self.full(node.value)
-        return ""
-
-    def value(self, node: ast.expr | None) -> ast.expr | None:
-        """The expression itself, or what a name is given, if the script gives it one thing only; None: unknown."""
-        for _ in range(4):
-            if not isinstance(node, ast.Name | ast.Attribute):
-                return node
-            values = self.values.get(ast.unparse(node), [])
-            node = values[0] if len(values) == 1 else None
-        return None
-
-    def is_a(self, node: ast.ClassDef, wanted: Callable[[str], bool], seen: frozenset[str] = frozenset()) -> bool:
-        """Whether a class of the script derives from one with such a full name, also through others of the script."""
-        for base in node.bases:
-            if wanted(self.full(base)):
-                return True
-            name = base.id if isinstance(base, ast.Name) else ""
-            if name in self.classes and name not in seen and self.is_a(self.classes[name], wanted, seen | {name}):
-                return True
-        return False
-
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Everything that a node lies in, from the inside out."""
-        while node in self.parents:
-            node = self.parents[node]
-            yield node
-
-    def is_without_gradient(self, node: ast.AST) -> bool:
-        """Whether it lies in a no_grad or inference_mode block or function."""
-        return any(
-            self.full(item.func if isinstance(item, ast.Call) else item) in NO_GRADIENT
-            for outer in self.around(node)
-            for item in _guards(outer)
-        )
-
-
-def _guards(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.With | ast.AsyncWith):
-        return [item.context_expr for item in node.items]
-    return node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else []
-
-
-def _is_none(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
-    """An argument by its name or position; None when it isn't given, or given by a star."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    plain = not any(isinstance(arg, ast.Starred) for arg in call.args[: position + 1])
-    return call.args[position] if plain and position < len(call.args) else None
-
-
-def _is_data(full: str, names: set[str]) -> bool:
-    return full.startswith("torch.utils.data.") and full.rsplit(".", 1)[1] in names
-
-
-def _is_module(full: str) -> bool:
-    return full.startswith("torch.nn.") and not full.startswith("torch.nn.functional.")
-
-
-def _methods(node: ast.ClassDef) -> dict[str, Function]:
-    return {part.name: part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
-
-
 # --- data: the words of the checks at run time in train/batches.py ----------------------------------
 
 
-def _iterable_classes(script: _Script) -> Iterator[Finding]:
+def _iterable_classes(script: Source) -> Iterator[Finding]:
     for node in script.classes.values():
-        if script.is_a(node, lambda full: _is_data(full, ITERABLE)):
+        if script.is_a(node, lambda full: is_data(full, ITERABLE)):
             yield _iterable(node.lineno)
 
 
@@ -255,15 +116,15 @@ def _iterable(line: int) -> Finding:
     return Finding(line, "refuse", what, "Use a Dataset with __len__ and __getitem__")
 
 
-def _loaders(script: _Script) -> Iterator[Finding]:
+def _loaders(script: Source) -> Iterator[Finding]:
     for call in script.calls:
-        if not _is_data(script.full(call.func), {"DataLoader"}) or not _is_chained(script, call):
+        if not is_data(script.full(call.func), {"DataLoader"}) or not _is_chained(script, call):
             continue
-        data = script.value(_argument(call, "dataset", 0))
-        if isinstance(data, ast.Call) and _is_data(script.full(data.func), ITERABLE):
+        data = script.value(argument(call, "dataset", 0))
+        if isinstance(data, ast.Call) and is_data(script.full(data.func), ITERABLE):
             yield _iterable(call.lineno)
-        batches = script.value(_argument(call, "batch_sampler", 4))
-        if _is_none(script.value(_argument(call, "batch_size", 1))) or (batches is not None and _is_made(batches)):
+        batches = script.value(argument(call, "batch_sampler", 4))
+        if is_none(script.value(argument(call, "batch_size", 1))) or (batches is not None and _is_made(batches)):
             what = "the DataLoader has its own batch_sampler, or no batches"
             yield Finding(
                 call.lineno,
@@ -271,13 +132,13 @@ def _loaders(script: _Script) -> Iterator[Finding]:
                 what,
                 "Give it batch_size and shuffle instead; DaisyChain cuts the batches itself",
             )
-        elif sampler := _bad_sampler(script, script.value(_argument(call, "sampler", 3))):
+        elif sampler := _bad_sampler(script, script.value(argument(call, "sampler", 3))):
             what = f"the DataLoader's sampler ({sampler}) can't be cut between nodes"
             remedy = "Use shuffle=True or shuffle=False without a sampler; "
             yield Finding(call.lineno, "refuse", what, remedy + "DaisyChain does what a DistributedSampler would")
 
 
-def _is_chained(script: _Script, call: ast.Call) -> bool:
+def _is_chained(script: Source, call: ast.Call) -> bool:
     """Whether a DataLoader may come to chain.prepare: not when it is only ever walked through in the script."""
     if not script.prepares or any(isinstance(arg, ast.Starred) for p in script.prepares for arg in p.args):
         return True
@@ -297,21 +158,21 @@ def _is_made(node: ast.expr) -> bool:
     return isinstance(node, ast.Call | ast.List | ast.ListComp)
 
 
-def _bad_sampler(script: _Script, node: ast.expr | None) -> str:
+def _bad_sampler(script: Source, node: ast.expr | None) -> str:
     """The class of a sampler that can't be cut, '' for a good or an unknown one."""
     if not isinstance(node, ast.Call):
         return ""
     full = script.full(node.func)
-    if _is_data(full, {"SequentialSampler"}):
+    if is_data(full, {"SequentialSampler"}):
         return ""
-    if _is_data(full, {"RandomSampler"}):
-        replacement = script.value(_argument(node, "replacement", 1))
+    if is_data(full, {"RandomSampler"}):
+        replacement = script.value(argument(node, "replacement", 1))
         return "RandomSampler" if isinstance(replacement, ast.Constant) and replacement.value is True else ""
     name = (full or ast.unparse(node.func)).rsplit(".", 1)[-1]
     return name if full.endswith("Sampler") or name in script.classes else ""
 
 
-def _groups(script: _Script) -> Iterator[Finding]:
+def _groups(script: Source) -> Iterator[Finding]:
     for call in script.calls:
         full = script.full(call.func)
         if full.startswith(("torch.distributed.", "torch.nn.parallel.")) and full.rsplit(".", 1)[1] in GROUP_CALLS:
@@ -322,22 +183,22 @@ def _groups(script: _Script) -> Iterator[Finding]:
 # --- models ------------------------------------------------------------------------------------------
 
 
-def _norms(script: _Script) -> Iterator[Finding]:
+def _norms(script: Source) -> Iterator[Finding]:
     for call in script.calls:
         full = script.full(call.func).removesuffix(".convert_sync_batchnorm")
         name = full.rsplit(".", 1)[-1] if full.startswith("torch.nn.") else ""
-        tracked = script.value(_argument(call, "track_running_stats", 3 if name.startswith("Lazy") else 4))
+        tracked = script.value(argument(call, "track_running_stats", 3 if name.startswith("Lazy") else 4))
         tracks = isinstance(tracked, ast.Constant) and tracked.value is True
         if name == "SyncBatchNorm" or name.startswith("LazyBatchNorm") or ("InstanceNorm" in name and tracks):
             yield _norm(call.lineno, name)
-        if full == "torch.nn.functional.batch_norm" and not _is_off(script, _argument(call, "training", 5)):
+        if full == "torch.nn.functional.batch_norm" and not _is_off(script, argument(call, "training", 5)):
             yield _norm(call.lineno, "functional.batch_norm")
     for node in script.classes.values():
-        if "forward" in _methods(node) and script.is_a(node, _is_batch_norm):
+        if "forward" in methods(node) and script.is_a(node, _is_batch_norm):
             yield _norm(node.lineno, f"{node.name}, with a forward of its own,")
 
 
-def _is_off(script: _Script, flag: ast.expr | None) -> bool:
+def _is_off(script: Source, flag: ast.expr | None) -> bool:
     """Whether an argument isn't given, or given as 0, False or None."""
     value = script.value(flag)
     return flag is None or (isinstance(value, ast.Constant) and not value.value)
@@ -353,13 +214,13 @@ def _norm(line: int, name: str) -> Finding:
     return Finding(line, "warn", what, "Use BatchNorm1d, 2d or 3d as it is, or GroupNorm or LayerNorm")
 
 
-def _recurrent_dropout(script: _Script) -> Iterator[Finding]:
+def _recurrent_dropout(script: Source) -> Iterator[Finding]:
     for call in script.calls:
         full = script.full(call.func)
         if full not in ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN"):
             continue
         # torch's RNN names its nonlinearity by keyword, or between layers and bias
-        given, layers = _argument(call, "dropout", 6 if full.endswith(".RNN") else 5), _argument(call, "num_layers", 2)
+        given, layers = argument(call, "dropout", 6 if full.endswith(".RNN") else 5), argument(call, "num_layers", 2)
         depth = script.value(layers)
         shallow = layers is None or (isinstance(depth, ast.Constant) and depth.value == 1)
         if not _is_off(script, given) and not (shallow and not _is_starred(call)):
@@ -374,7 +235,7 @@ def _is_starred(call: ast.Call) -> bool:
 # --- randomness ----------------------------------------------------------------------------------------
 
 
-def _seeds(script: _Script) -> Iterator[Finding]:
+def _seeds(script: Source) -> Iterator[Finding]:
     seeding = {name for names in SEEDS.values() for name in names} | {"numpy.random.default_rng"}
     for call in script.calls:
         full = script.full(call.func)
@@ -383,12 +244,12 @@ def _seeds(script: _Script) -> Iterator[Finding]:
             continue
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
         source = next((s for value in values for s in _clocks(script, value)), "")
-        if source or (full.endswith(".seed") and all(_is_none(value) for value in values)):
+        if source or (full.endswith(".seed") and all(is_none(value) for value in values)):
             what = f"the seed is {f'made from {source}' if source else 'drawn'} on each node: other numbers on each"
             yield Finding(call.lineno, "warn", what, "Use chain.seed, or a fixed number")
 
 
-def _clocks(script: _Script, node: ast.expr, depth: int = 3) -> Iterator[str]:
+def _clocks(script: Source, node: ast.expr, depth: int = 3) -> Iterator[str]:
     """Clocks, identities and ranks that a value is made from, also through a name."""
     for part in ast.walk(node):
         full = script.full(part.func) if isinstance(part, ast.Call) else ""
@@ -400,7 +261,7 @@ def _clocks(script: _Script, node: ast.expr, depth: int = 3) -> Iterator[str]:
             yield from _clocks(script, values[0], depth - 1)
 
 
-def _randomness(script: _Script) -> Iterator[Finding]:
+def _randomness(script: Source) -> Iterator[Finding]:
     seen: set[tuple[ast.AST, str]] = set()
     for where, parts, owner in _places(script):
         for call, name in _draws(script, parts, owner, where, seen):
@@ -409,29 +270,29 @@ def _randomness(script: _Script) -> Iterator[Finding]:
             yield Finding(call.lineno, "warn", what, remedy)
 
 
-def _places(script: _Script) -> Iterator[tuple[str, Sequence[ast.AST], ast.ClassDef | None]]:
+def _places(script: Source) -> Iterator[tuple[str, Sequence[ast.AST], ast.ClassDef | None]]:
     """What each node does for its own samples: where, the code, and the class that it belongs to."""
     for node in script.nodes:
         if isinstance(node, ast.ClassDef):
-            methods = _methods(node)
+            own = methods(node)
             if script.is_a(node, lambda full: full.startswith("torch.utils.data.") or "datasets" in full.split(".")):
-                yield ITEM, [methods[name] for name in ("__getitem__", "__getitems__") if name in methods], node
-            elif "forward" in methods and script.is_a(node, _is_module):
-                yield FORWARD, [methods["forward"]], node
+                yield ITEM, [own[name] for name in ("__getitem__", "__getitems__") if name in own], node
+            elif "forward" in own and script.is_a(node, is_module):
+                yield FORWARD, [own["forward"]], node
         elif isinstance(node, ast.For | ast.AsyncFor) and _is_training(script, node.iter):
             yield LOOP, node.body, next((o for o in script.around(node) if isinstance(o, ast.ClassDef)), None)
         elif isinstance(node, ast.keyword) and node.arg in ("collate_fn", "transform", "target_transform"):
             yield from _passed(script, node.value)
 
 
-def _is_training(script: _Script, over: ast.expr) -> bool:
+def _is_training(script: Source, over: ast.expr) -> bool:
     """Whether a loop goes over chain.epochs(...) or a prepared loader, also through enumerate, tqdm and the like."""
     if isinstance(over, ast.Call):
         return _is_epochs(over) or any(_is_training(script, arg) for arg in over.args)
     return isinstance(over, ast.Name | ast.Attribute) and ast.unparse(over) in _prepared(script)
 
 
-def _prepared(script: _Script) -> set[str]:
+def _prepared(script: Source) -> set[str]:
     """The names, self.name too, that the results of chain.prepare are given to."""
     assigns = [script.parents.get(call) for call in script.prepares]
     targets = [target for node in assigns if isinstance(node, ast.Assign) for target in node.targets]
@@ -439,7 +300,7 @@ def _prepared(script: _Script) -> set[str]:
     return {ast.unparse(part) for part in parts if isinstance(part, ast.Name | ast.Attribute)}
 
 
-def _passed(script: _Script, value: ast.expr) -> Iterator[tuple[str, Sequence[ast.AST], ast.ClassDef | None]]:
+def _passed(script: Source, value: ast.expr) -> Iterator[tuple[str, Sequence[ast.AST], ast.ClassDef | None]]:
     """Functions and callable objects of the script inside an argument, also through a name."""
     known = script.value(value)
     for part in [*ast.walk(value), *(ast.walk(known) if known not in (None, value) else ())]:
@@ -448,13 +309,13 @@ def _passed(script: _Script, value: ast.expr) -> Iterator[tuple[str, Sequence[as
         elif isinstance(part, ast.Name) and part.id in script.functions:
             yield PASSED, [script.functions[part.id]], None
         elif isinstance(part, ast.Name) and part.id in script.classes:
-            methods = _methods(script.classes[part.id])
-            called = [methods[name] for name in ("__call__", "forward") if name in methods]
+            own = methods(script.classes[part.id])
+            called = [own[name] for name in ("__call__", "forward") if name in own]
             yield PASSED, called, script.classes[part.id]
 
 
 def _draws(
-    script: _Script, parts: Sequence[ast.AST], owner: ast.ClassDef | None, where: str, seen: set[tuple[ast.AST, str]]
+    script: Source, parts: Sequence[ast.AST], owner: ast.ClassDef | None, where: str, seen: set[tuple[ast.AST, str]]
 ) -> Iterator[tuple[ast.Call, str]]:
     """Calls that draw random numbers there or in functions of the script called from there, each once, and its name."""
     for part in parts:
@@ -473,7 +334,7 @@ def _draws(
                 yield from _draws(script, [called], owner, where, seen)
 
 
-def _walk(script: _Script, part: ast.AST) -> Iterator[ast.AST]:
+def _walk(script: Source, part: ast.AST) -> Iterator[ast.AST]:
     """Everything below, but not what rank 0 does alone, what keeps its random numbers to itself, nor a look at the
     model between two epochs.
     """
@@ -487,8 +348,8 @@ def _walk(script: _Script, part: ast.AST) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _is_apart(script: _Script, node: ast.AST) -> bool:
-    names = {script.full(item.func if isinstance(item, ast.Call) else item) for item in _guards(node)}
+def _is_apart(script: Source, node: ast.AST) -> bool:
+    names = {script.full(item.func if isinstance(item, ast.Call) else item) for item in guards(node)}
     if any(name.endswith(".fork_rng") for name in names):
         return True
     loop = next((outer for outer in script.around(node) if isinstance(outer, ast.For | ast.AsyncFor)), None)
@@ -507,26 +368,26 @@ def _is_main(test: ast.expr) -> bool:
     return any(ast.unparse(part).endswith((".is_main", ".rank == 0")) for part in parts)
 
 
-def _seeded(script: _Script, calls: Sequence[ast.Call]) -> set[str]:
+def _seeded(script: Source, calls: Sequence[ast.Call]) -> set[str]:
     """Families of random numbers that are seeded by these calls."""
     names = {script.full(call.func) for call in calls}
     return {family for family, seeds in SEEDS.items() if names & set(seeds)}
 
 
 def _own_function(
-    script: _Script, call: ast.Call, owner: ast.ClassDef | None
+    script: Source, call: ast.Call, owner: ast.ClassDef | None
 ) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The function, or method of the same object, of the script that is called."""
     func = call.func
     if isinstance(func, ast.Name):
         return script.functions.get(func.id)
     if owner is not None and isinstance(func, ast.Attribute) and ast.unparse(func.value) == "self":
-        found = _methods(owner).get(func.attr)
+        found = methods(owner).get(func.attr)
         return found if not isinstance(found, ast.Lambda) else None
     return None
 
 
-def _draw(script: _Script, call: ast.Call) -> tuple[str, str]:
+def _draw(script: Source, call: ast.Call) -> tuple[str, str]:
     """Which family of random numbers a call draws from, and its name; both '' when none, or from a generator."""
     full = script.full(call.func)
     base, _, name = full.rpartition(".")
@@ -548,9 +409,9 @@ def _is_keyed(name: str) -> bool:
     return name.startswith(("torch.", "Tensor.")) and name.rsplit(".", 1)[1] not in UNKEYED
 
 
-def _augmentations(script: _Script) -> Iterator[Finding]:
+def _augmentations(script: Source) -> Iterator[Finding]:
     """Random transforms of torchvision, all in one finding; not when a __getitem__ of the script seeds torch."""
-    items = [method for node in script.classes.values() for name, method in _methods(node).items() if name == ITEM]
+    items = [method for node in script.classes.values() for name, method in methods(node).items() if name == ITEM]
     calls = [node for method in items for node in ast.walk(method) if isinstance(node, ast.Call)]
     if "torch" in _seeded(script, calls):
         return
@@ -570,7 +431,7 @@ def _augmentations(script: _Script) -> Iterator[Finding]:
 # --- the loss -----------------------------------------------------------------------------------------
 
 
-def _sums(script: _Script) -> Iterator[Finding]:
+def _sums(script: Source) -> Iterator[Finding]:
     """Losses that are a sum; not when chain.count is told of what was counted."""
     if any(f"{chain}.count" == ast.unparse(call.func) for call in script.calls for chain in script.chains):
         return
@@ -580,7 +441,7 @@ def _sums(script: _Script) -> Iterator[Finding]:
             yield Finding(call.lineno, "warn", what, "Use reduction='mean', or tell chain.count what each loss counts")
 
 
-def _reduction(script: _Script, call: ast.expr | None) -> str:
+def _reduction(script: Source, call: ast.expr | None) -> str:
     """How a loss of torch reduces; '' when it isn't one, or that isn't known."""
     if not isinstance(call, ast.Call):
         return ""
@@ -594,7 +455,7 @@ def _reduction(script: _Script, call: ast.expr | None) -> str:
     return "mean" if given is None else str(value.value) if isinstance(value, ast.Constant) else ""
 
 
-def _is_summed_loss(script: _Script, call: ast.Call) -> bool:
+def _is_summed_loss(script: Source, call: ast.Call) -> bool:
     if _reduction(script, call) != "sum" or not script.full(call.func):
         return False
     name = script.target_of.get(call, "")
@@ -606,7 +467,7 @@ def _is_summed_loss(script: _Script, call: ast.Call) -> bool:
     return not uses or not all(_is_harmless(script, use) for use in uses)
 
 
-def _is_harmless(script: _Script, call: ast.Call) -> bool:
+def _is_harmless(script: Source, call: ast.Call) -> bool:
     """Whether a sum is divided, or is no loss to train by: a number, or without gradient."""
     if script.is_without_gradient(call) or _is_divided(script, call):
         return True
@@ -618,7 +479,7 @@ def _is_harmless(script: _Script, call: ast.Call) -> bool:
     return any(_is_divided(script, use) for use in same)
 
 
-def _is_divided(script: _Script, node: ast.AST) -> bool:
+def _is_divided(script: Source, node: ast.AST) -> bool:
     for outer in script.around(node):
         if isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Div):
             return any(part is node for part in ast.walk(outer.left))
@@ -635,7 +496,7 @@ def _is_divided(script: _Script, node: ast.AST) -> bool:
     return False
 
 
-def _is_summed_backward(script: _Script, call: ast.Call) -> bool:
+def _is_summed_backward(script: Source, call: ast.Call) -> bool:
     """Whether it is X.sum().backward(), X being one value a sample as far as the script shows."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
         return False
@@ -655,7 +516,7 @@ def _is_summed_backward(script: _Script, call: ast.Call) -> bool:
     )
 
 
-CHECKS: tuple[Callable[[_Script], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     _iterable_classes, _loaders, _groups, _norms, _recurrent_dropout, _seeds, _randomness, _augmentations,
     _sums,
 )  # fmt: skip

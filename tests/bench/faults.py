@@ -42,8 +42,7 @@ def main() -> int:
         for name in chain.workers:
             assert chain.on(name, "join", chain.head, "--token", token, "--headless").exit == 0
         chain.wait_for("ready", within_s=100)
-        script = chain.write("faults/train.py", STEADY)
-        run = Run(chain, script, "--headless", "--json", "--", str(epochs), str(PAUSE_S))
+        run = Run(chain, epochs, pause=PAUSE_S)
         run.reach(FIRST_FAULT_STEP)
         faults = disturb(run, random.Random(options.seed), options.faults, options.minutes * 60 * 0.9)
         code = run.process.wait(options.minutes * 60 + 300)
@@ -133,7 +132,7 @@ def undisturbed(epochs: int) -> dict[str, torch.Tensor]:
     """The parameters after the script alone, under plain python."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text(STEADY)
-        command = [sys.executable, "train.py", str(epochs), "0"]
+        command = [sys.executable, "train.py", str(epochs), "0", "none"]
         subprocess.run(command, cwd=folder, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         return dict(torch.load(Path(folder) / "model.pt", weights_only=True))
 

@@ -1,6 +1,7 @@
 """Whole chains of real processes, driven only by the command line."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -42,7 +43,7 @@ for epoch in chain.epochs(int(sys.argv[1])):
 """
 
 STEADY = """
-import sys, time
+import os, sys, time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -61,7 +62,8 @@ loader = DataLoader(TensorDataset(x, y), batch_size=96, shuffle=True)
 model, optimizer, loader, scheduler = chain.prepare(model, optimizer, loader, scheduler)
 for epoch in chain.epochs(int(sys.argv[1])):
     for x, y in loader:
-        time.sleep(float(sys.argv[2]))
+        if not os.path.exists(sys.argv[3]):
+            time.sleep(float(sys.argv[2]))
         loss = nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
         loss.backward()
@@ -71,7 +73,8 @@ for epoch in chain.epochs(int(sys.argv[1])):
         chain.log(loss=loss)
 chain.save(model)
 """
-"""Trains the same way on any chain; takes epochs and a pause before each step in seconds, leaves model.pt."""
+"""Trains the same way on any chain; takes epochs, a pause before each step in seconds, and the path of a file
+with which the pauses end; leaves model.pt."""
 
 
 @dataclass(frozen=True)
@@ -175,14 +178,18 @@ class Chain:
 
 
 class Run:
-    """A run that goes on, and what its folder says of it."""
+    """A run of STEADY that goes on, and what its folder says of it."""
 
     STEPS = 11
     """Of one epoch of STEADY."""
 
-    def __init__(self, chain: Any, *words: str) -> None:
+    def __init__(self, chain: Any, epochs: int, *words: str, pause: float = 0.1) -> None:
         self.chain = chain
-        self.process = chain.start(chain.head, "run", *words)
+        script = chain.write("steady/train.py", STEADY)
+        # all hosts have this machine's files
+        self._hurry = chain.lan[chain.head].home / f"hurry-{next(_number)}"
+        arguments = ("--headless", "--json", "--", str(epochs), str(pause), str(self._hurry))
+        self.process = chain.start(chain.head, "run", script, *words, *arguments)
         chain.until(lambda: self.process.out.read_text().strip() != "", 30, self.process.err.read_text)
         self.folder = Path(json.loads(self.process.out.read_text().splitlines()[0])["folder"])
 
@@ -222,13 +229,21 @@ class Run:
     def wait_for_members(self, *names: str, within_s: float = 60) -> None:
         self.chain.until(lambda: sorted(self.members) == sorted(names), within_s, self.said)
 
+    def hurry(self) -> None:
+        """No more pauses: what was to be seen was seen."""
+        self._hurry.touch()
+
     def finish(self, epochs: int, wanted: dict[str, Any]) -> None:
         """It ends well, has every step once, and the model is the undisturbed one."""
+        self.hurry()
         assert self.process.wait(120) == 0, self.said()
         assert [line["step"] for line in self.lines("metrics.jsonl")] == list(range(1, epochs * self.STEPS + 1))
-        assert json.loads((self.folder / "report.json").read_text())["ledger"] == (
-            f"{epochs} epochs of 1000 samples, each applied exactly once"
-        )
+        self.check(epochs, wanted)
+
+    def check(self, epochs: int, wanted: dict[str, Any]) -> None:
+        """The ledger shows each sample once, and the model is the undisturbed one."""
+        ledger = json.loads((self.folder / "report.json").read_text())["ledger"]
+        assert ledger == f"{epochs} epochs of 1000 samples, each applied exactly once"
         assert self.difference(wanted) <= 1e-5
 
     def difference(self, wanted: dict[str, Any]) -> float:
@@ -242,6 +257,7 @@ class Run:
 
 
 _open: list[Chain] = []
+_number = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +304,7 @@ def undisturbed(tmp_path: Path) -> Callable[[int], dict[str, Any]]:
         import torch
 
         (tmp_path / "train.py").write_text(STEADY)
-        command = [sys.executable, "train.py", str(epochs), "0"]
+        command = [sys.executable, "train.py", str(epochs), "0", "none"]
         subprocess.run(command, cwd=tmp_path, check=True, timeout=60, env={**os.environ, "OMP_NUM_THREADS": "1"})
         return dict(torch.load(tmp_path / "model.pt", weights_only=True))
 
@@ -298,9 +314,4 @@ def undisturbed(tmp_path: Path) -> Callable[[int], dict[str, Any]]:
 @pytest.fixture
 def begin() -> Callable[..., Run]:
     """`begin(chain, 40)`: STEADY over 40 epochs, with a pause before each step."""
-
-    def start(chain: Chain, epochs: int, pause: float = 0.1) -> Run:
-        script = chain.write("steady/train.py", STEADY)
-        return Run(chain, script, "--headless", "--json", "--", str(epochs), str(pause))
-
-    return start
+    return Run

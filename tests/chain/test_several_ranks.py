@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.chain.conftest import STEADY, Run
-
 pytestmark = [pytest.mark.lan, pytest.mark.torch, pytest.mark.timeout(240)]
 SEATS = ("head:0", "head:1", "old:0", "old:1")
 
@@ -22,19 +20,14 @@ def chain(make_chain: Callable[..., Any]) -> Any:
     return made
 
 
-def begin(chain: Any, epochs: int) -> Run:
-    script = chain.write("steady/train.py", STEADY)
-    return Run(chain, script, "--ranks", "2", "--headless", "--json", "--", str(epochs), "0.1")
-
-
 def ranks_of(chain: Any, host: str) -> list[int]:
     return sorted(pid for pid, words in chain.lan[host].commands().items() if "train.rank" in words)
 
 
 def test_two_ranks_a_node_train_as_one_machine_and_are_lost_and_come_back_one_by_one(
-    chain: Any, undisturbed: Callable[..., Any]
+    chain: Any, begin: Callable[..., Any], undisturbed: Callable[..., Any]
 ) -> None:
-    run = begin(chain, 40)
+    run = begin(chain, 40, "--ranks", "2")
     run.reach(10)
     assert sorted(run.members) == list(SEATS)
     assert [len(ranks_of(chain, host)) for host in ("head", "old")] == [2, 2]
@@ -54,8 +47,10 @@ def test_two_ranks_a_node_train_as_one_machine_and_are_lost_and_come_back_one_by
     assert {"rank-0.log", "rank-1.log"} <= {file.name for file in run.folder.iterdir()}
 
 
-def test_a_lost_node_takes_all_its_ranks_along(chain: Any, undisturbed: Callable[..., Any]) -> None:
-    run = begin(chain, 40)
+def test_a_lost_node_takes_all_its_ranks_along(
+    chain: Any, begin: Callable[..., Any], undisturbed: Callable[..., Any]
+) -> None:
+    run = begin(chain, 40, "--ranks", "2")
     run.reach(10)
     agent = chain.agent_pid("old")
     assert run.next_step_after(lambda: os.kill(agent, signal.SIGKILL)) < 2

@@ -6,7 +6,7 @@ Units are in the names: `_s` seconds, `_ms` milliseconds, `_bytes` bytes, `_mbps
 `None` means unknown, and unknown is never guessed.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
@@ -199,7 +199,7 @@ class RunSpec(Record, frozen=True, kw_only=True):
     batch: int | None = None
     epochs: int | None = None
     seed: int = 0
-    sync: Annotated[str, msgspec.Meta(pattern=r"^(exact|bf16|local(:[0-9]+)?)$")] = "exact"
+    sync: str = "exact"
     """exact, bf16, local or local:H (plan.sync.parse)."""
     equal: bool = False
     """Equal shares, never changed: for comparison only."""

@@ -42,7 +42,7 @@ def test_what_has_ended_is_a_phase() -> None:
     assert set(ENDED) < set(get_args(Phase))
 
 
-@pytest.mark.parametrize("spec", [{"job": "shell"}, {"job": "demo", "sync": "none"}, {"job": "demo", "batch": "8"}, {}])
+@pytest.mark.parametrize("spec", [{"job": "shell"}, {"job": "demo", "batch": "8"}, {}])
 def test_a_specification_of_another_shape_is_refused(spec: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(spec, RunSpec)

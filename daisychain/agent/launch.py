@@ -15,6 +15,7 @@ from daisychain.config import MAX_RANKS, Settings
 from daisychain.errors import DataError, ScriptError, UsageError
 from daisychain.facts import RunSpec, Verdict
 from daisychain.plan.script import judge
+from daisychain.plan.sync import parse
 
 JOBS = ("tabular", "demo")
 
@@ -36,6 +37,7 @@ def check_spec(spec: RunSpec, node: str) -> None:
         raise UsageError(f"--epochs is {spec.epochs}", "Give a number of 1 or more")
     if not 0 <= spec.ranks <= MAX_RANKS:
         raise UsageError(f"--ranks is {spec.ranks}", f"Give a number from 0 to {MAX_RANKS}")
+    parse(spec.sync)
     if spec.job == "demo":
         return
     path = Path(spec.path)

@@ -64,6 +64,12 @@ def test_a_number_below_one_is_refused(fields: dict[str, Any]) -> None:
         check_spec(RunSpec(job="demo", **fields), "head")
 
 
+@pytest.mark.parametrize("sync", ["", "none", "local:0", "exact:3"])
+def test_a_way_to_sync_that_there_is_none_of_is_refused(sync: str) -> None:
+    with pytest.raises(UsageError, match="is no way to sync"):
+        check_spec(RunSpec(job="demo", sync=sync), "head")
+
+
 @pytest.mark.parametrize("ranks", [-1, 65])
 def test_a_number_of_ranks_that_no_node_can_have_is_refused(ranks: int) -> None:
     with pytest.raises(UsageError, match=f"--ranks is {ranks}"):

@@ -15,7 +15,7 @@ EPOCHS = 40
 @pytest.fixture(scope="module")
 def chain(make_chain: Callable[..., Any]) -> Any:
     """Two hosts, joined and measured."""
-    made = make_chain("head:cpu=80", "old:cpu=40")
+    made = make_chain("head:cpu=100", "old:cpu=80")
     token = made.invite()
     assert made.on("old", "join", made.head, "--token", token, "--headless").exit == 0
     made.wait_for("ready", within_s=100)

@@ -14,7 +14,7 @@ SEATS = ("head:0", "head:1", "old:0", "old:1")
 @pytest.fixture(scope="module")
 def chain(make_chain: Callable[..., Any]) -> Any:
     """Two hosts, joined and measured."""
-    made = make_chain("head:cpu=80", "old:cpu=60")
+    made = make_chain("head:cpu=100", "old:cpu=100")
     assert made.on("old", "join", made.head, "--token", made.invite(), "--headless").exit == 0
     made.wait_for("ready", within_s=100)
     return made

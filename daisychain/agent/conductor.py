@@ -306,11 +306,12 @@ class Conductor:
 
     def _form(self, form: Form) -> None:
         seats = [self._seats[seat] for seat in form.seats]
-        before = self.tracker.step
+        seen = self.tracker.step
         for line in self.tracker.form(form.generation, form.seats, form.completed):
             self.folder.metric(line)
-        if form.completed < before or (form.generation == 1 and form.completed):
-            self._go_back(form.completed)
+            seen = line["step"]
+        if form.completed != seen:
+            self._jump(form.completed)
         names = [seat.name for seat in seats]
         self._event("generation", number=form.generation, nodes=names, completed=form.completed)
         if form.generation > 1:
@@ -325,11 +326,11 @@ class Conductor:
         for rank, seat in enumerate(form.seats):
             self._order((seat,), {"kind": "form", "formation": {**formation, "rank": rank}})
 
-    def _go_back(self, completed: int) -> None:
-        """The run goes on from a checkpoint: what the ledger has beyond it is void, what it lacks is in there."""
+    def _jump(self, completed: int) -> None:
+        """The run goes on from another step than the last one seen; the ledger is made to say so."""
         lines = [Applied(**{**line, "digest": int(line["digest"])}) for line in self._recent]
         self.folder.ledger.catch_up(lines, completed)
-        self._note(f"going on from a checkpoint, after step {completed}")
+        self._note(f"going on from a saved state, after step {completed}")
 
     def _order(self, seats: Sequence[int], order: dict[str, Any]) -> None:
         for seat in seats:

@@ -9,7 +9,7 @@ on order or shares, so a whole epoch's is known beforehand.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from itertools import groupby
@@ -184,16 +184,19 @@ def _is_whole(line: str) -> bool:
         return False
 
 
-def _reached(lines: Iterable[str]) -> int:
-    """The last step that isn't void; lines that are none are passed by, for `check` to name."""
-    reached = 0
+def _written(lines: Iterable[str]) -> Iterator[Applied | Resumed]:
+    """What the lines say; those that are none are passed by, for `check` to name."""
     for number, text in enumerate(lines, 1):
         with suppress(Wrong):
-            line = _parsed(text, number)
-            if isinstance(line, Applied):
-                reached = max(reached, line.step)
-            elif isinstance(line, Resumed):
-                reached = min(reached, line.step)
+            if line := _parsed(text, number):
+                yield line
+
+
+def _reached(lines: Iterable[Applied | Resumed]) -> int:
+    """The last step that isn't void."""
+    reached = 0
+    for line in lines:
+        reached = max(reached, line.step) if isinstance(line, Applied) else min(reached, line.step)
     return reached
 
 
@@ -227,13 +230,15 @@ class Ledger:
         self._write({**facts, "shares": dict(shares), "generation": generation})
 
     def catch_up(self, recent: Iterable[Applied], step: int) -> None:
-        """The run goes on after `step`: lines that are missing up to it come from `recent` (in order of their steps).
+        """The run goes on after `step`, further back or further on. Raises OSError.
 
-        Steps that an earlier resume made void are missing, too. Raises OSError.
+        Lines that are missing up to it come from `recent`, a checkpoint's, or from those that an earlier resume made
+        void: a rank that was away has the state that they led to.
         """
-        have = _reached(read(Path(self._file.name)))
-        for line in recent:
-            if have < line.step <= step:
+        written = list(_written(read(Path(self._file.name))))
+        known = {line.step: line for line in (*written, *recent) if isinstance(line, Applied)}
+        for missing in range(_reached(written) + 1, step + 1):
+            if line := known.get(missing):
                 self.applied(**{name: getattr(line, name) for name in line.__struct_fields__ if name != "v"})
         self.resumed(step)
 

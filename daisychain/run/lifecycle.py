@@ -93,7 +93,8 @@ class Tracker:
     def form(self, generation: int, seats: Sequence[int], completed: int) -> list[dict[str, Any]]:
         """A generation begins after `completed` steps; the metrics lines of steps whose last reports got lost.
 
-        With fewer steps completed than were seen, the run goes on from a checkpoint, and does the others again.
+        With other steps completed than were seen, the run goes on from a checkpoint, or from the state of a rank that
+        was away while the others had gone back to one.
         """
         self._members[generation] = tuple(seats)
         lines = []
@@ -101,7 +102,7 @@ class Tracker:
             ranks = self._pending.pop(key)
             if self._step < key[1] <= completed:
                 lines.append(self._complete(key, ranks, self._last[0] if self._last else self._started_s))
-        self._step = completed if len(self._members) == 1 else min(self._step, completed)
+        self._step = completed
         return lines
 
     def enter(self, phase: Phase, detail: str = "") -> None:

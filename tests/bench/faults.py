@@ -52,6 +52,7 @@ def main() -> int:
         result = {
             "seed": options.seed, "exit": code, "steps": len(run.lines("metrics.jsonl")), "epochs": epochs,
             "generations": run.generation, "ledger": report["ledger"], "difference": found, "faults": faults,
+            "events": [line for line in run.lines("events.jsonl") if line["event"] in ("generation", "waiting")],
         }  # fmt: skip
     print(f"exit {code} after {result['steps']} steps and {result['generations']} generations")
     print(f"ledger: {report['ledger']}")

@@ -237,6 +237,21 @@ def test_whatever_a_ledger_has_a_run_that_goes_on_from_a_checkpoint_is_proven(
     assert check(read(path), 43, False, 10).reason == "2 epochs of 43 samples, each applied exactly once"
 
 
+def test_the_state_of_a_rank_that_was_away_brings_its_steps_back(tmp_path: Path) -> None:
+    """Nine steps; the others go back to a checkpoint of step 3 and do one again; then the one with nine is back."""
+    path = tmp_path / "ledger.jsonl"
+    write(path, epochs(2)[:9])
+    ledger = Ledger(path)
+    ledger.catch_up([], 3)
+    ledger.close()
+    write(path, epochs(2)[3:4])
+    ledger = Ledger(path)
+    ledger.catch_up([], 9)
+    ledger.close()
+    write(path, epochs(2)[9:])
+    assert check(read(path), 43, False, 10).reason == "2 epochs of 43 samples, each applied exactly once"
+
+
 def test_what_a_checkpoint_doesnt_have_either_stays_missing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     write(path, epochs(2)[:3])

@@ -446,8 +446,12 @@ class Conductor:
         self._changed()
 
     def _take(self, seat: int, report: dict[str, Any]) -> None:
-        name, now, generations = self._seats[seat].name, self._clock(), self._generations
+        name, generations = self._seats[seat].name, self._generations
+        now = self._clock() - float(report.get("ago_ms", 0.0)) / 1000
         match report.get("kind"):
+            case "steps":
+                for step in report["steps"]:
+                    self._take(seat, step)
             case "waiting":
                 facts = {name: int(report[name]) for name in ("port", "generation", "completed")}
                 why = str(report["why"])

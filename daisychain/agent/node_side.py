@@ -173,6 +173,11 @@ class NodeSide:
 
     def _follow(self, seat: int, report: Mapping[str, Any]) -> None:
         """Keep this node's own view of the run, for its screen: its first rank's steps, all its ranks' shares."""
+        for one in report["steps"] if report.get("kind") == "steps" else (report,):
+            self._follow_one(seat, one)
+        self._changed()
+
+    def _follow_one(self, seat: int, report: Mapping[str, Any]) -> None:
         if report.get("kind") == "step":
             self._shares[seat] = int(report["share"])
         if report.get("kind") == "exit":
@@ -180,8 +185,7 @@ class NodeSide:
         first = seat == min(self._shares or (seat,))
         if self._tracker is not None and first and report.get("kind") in ("plan", "step"):
             own = {**report, "shares": [self.share] if "share" in report else []}
-            self._tracker.report(0, own, asyncio.get_running_loop().time())
-        self._changed()
+            self._tracker.report(0, own, asyncio.get_running_loop().time() - report.get("ago_ms", 0.0) / 1000)
 
     async def _send_output(self, run: NodeRun, seat: int) -> None:
         """What the script left in its output folder goes to the head's run folder."""

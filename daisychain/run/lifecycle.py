@@ -176,6 +176,8 @@ class Tracker:
     def _complete(self, key: tuple[int, int], ranks: Mapping[int, Mapping[str, Any]], now_s: float) -> dict[str, Any]:
         """A step's line; times of a rank that was lost before it reported are unknown."""
         generation, step = key
+        # ranks' reports come in batches, whose times are exact but don't come in order
+        now_s = max(now_s, self._last[0]) if self._last else now_s
         sync = min(float(r["exposed_ms"]) for r in ranks.values())
         first = ranks[min(ranks)]
         nodes = {}

@@ -45,11 +45,13 @@ def main() -> NoReturn:
     end(work(task, orders, tell, Path.cwd()))
 
 
-def beat(tell: reports.Tell) -> None:
-    """Say that this process isn't stopped, for ever."""
+def beat(tell: reports.Writer) -> None:
+    """Say that this process isn't stopped, for ever; and let no report of a step wait for long."""
     while True:
         tell(reports.beat())
-        time.sleep(BEAT_S)
+        for _ in range(round(BEAT_S / reports.GATHER_S)):
+            time.sleep(reports.GATHER_S)
+            tell.flush()
 
 
 def own_group() -> None:
@@ -64,7 +66,7 @@ def give_way() -> None:
         os.nice(NICENESS)
 
 
-def take_pipes() -> tuple[BinaryIO, reports.Tell]:
+def take_pipes() -> tuple[BinaryIO, reports.Writer]:
     """Keep the agent's two pipes for ourselves: the script reads nothing and prints to the log."""
     orders = os.fdopen(os.dup(0), "rb")
     reporting = os.dup(1)
@@ -76,7 +78,7 @@ def take_pipes() -> tuple[BinaryIO, reports.Tell]:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(line_buffering=True, errors="backslashreplace")
-    return orders, reports.writer(reporting)
+    return orders, reports.Writer(reporting)
 
 
 def die() -> None:

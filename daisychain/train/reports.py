@@ -3,11 +3,18 @@
 Reports are small and frequent, so they are plain dicts; times are milliseconds, losses are floats or None.
 """
 
+import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
+
+GATHER_S = 0.2
+"""Steps of less than this much time are reported together."""
+GATHER_STEPS = 100
+"""So many at most, for a line and a message have their limits."""
 
 Report = dict[str, Any]
 Tell = Callable[[Report], None]
@@ -106,6 +113,11 @@ def step(
     return report | {"logged": dict(logged)} if logged else report
 
 
+def steps(reports: Sequence[Report]) -> Report:
+    """Several steps' reports, oldest first. Each has `ago_ms` too: how long before this line was sent it was over."""
+    return {"kind": "steps", "steps": list(reports)}
+
+
 def shares(step: int, shares: Sequence[int], reason: str) -> Report:
     """From this step on the shares are others, and why."""
     return {"kind": "shares", "step": step, "shares": list(shares), "reason": reason}
@@ -143,17 +155,44 @@ def done() -> Report:
     return {"kind": "done"}
 
 
-def writer(descriptor: int) -> Tell:
-    """Write reports to a file descriptor, whole lines from any thread; when nobody reads any more, drop them."""
-    lock = threading.Lock()
+class Writer:
+    """Writes reports to a file descriptor, whole lines from any thread; when nobody reads any more, drops them.
 
-    def tell(report: Report) -> None:
-        data = json.dumps(report).encode() + b"\n"
-        with lock:
-            try:
-                while data:
-                    data = data[os.write(descriptor, data) :]
-            except OSError:
+    Steps that follow each other faster than GATHER_S go together, for what a line costs the agents is more than what a
+    short step costs a rank. Any other report, and `flush`, sends what has been gathered first.
+    """
+
+    def __init__(self, descriptor: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._descriptor, self._clock = descriptor, clock
+        self._lock = threading.Lock()
+        self._gathered: list[tuple[float, Report]] = []
+        self._sent_s = -GATHER_S
+
+    def __call__(self, report: Report) -> None:
+        """Write this report, now or soon."""
+        with self._lock:
+            if report["kind"] != "step":
+                self._send_gathered()
+                self._write(report)
                 return
+            now = self._clock()
+            self._gathered.append((now, report))
+            if now - self._sent_s >= GATHER_S or len(self._gathered) >= GATHER_STEPS:
+                self._send_gathered()
 
-    return tell
+    def flush(self) -> None:
+        """Write what has been gathered."""
+        with self._lock:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        if self._gathered:
+            self._sent_s = now = self._clock()
+            self._write(steps([report | {"ago_ms": round((now - at) * 1000, 1)} for at, report in self._gathered]))
+            self._gathered = []
+
+    def _write(self, report: Report) -> None:
+        data = json.dumps(report).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(self._descriptor, data) :]

@@ -184,6 +184,22 @@ SCRIPT_ERROR = {
 PEER_ERROR = {"kind": "error", "origin": "peer", "type": "RuntimeError", "message": "Connection reset by peer"}
 
 
+async def test_steps_told_together_count_when_they_were_over(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    begun = stage.now
+    stage.now += 1.0
+    for seat, share in ((0, 64), (1, 32)):
+        steps = [step(number, share) | {"ago_ms": 1000 - 100 * number} for number in (1, 2, 3)]
+        await stage.run.report(seat, {"kind": "steps", "steps": steps})
+    lines = (stage.run.folder.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    times = [json.loads(line)["time"] for line in lines]
+    assert [later - times[0] for later in times] == pytest.approx([0.0, 0.1, 0.2])
+    assert times[-1] <= stage.now - begun + 1.0
+    await stage.run.report(0, {"kind": "steps"})  # nonsense is left out
+    stage.driving.cancel()
+
+
 async def test_a_run_from_launch_to_report(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     await stage.train()

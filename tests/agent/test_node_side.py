@@ -202,6 +202,8 @@ async def test_a_nodes_share_is_that_of_its_ranks_together(side: NodeSide) -> No
     for seat, share in ((4, 30), (5, 20), (4, 31)):
         side._follow(seat, {"kind": "step", "share": share})
     assert side.share == 51
+    side._follow(5, {"kind": "steps", "steps": [{"kind": "step", "share": share, "ago_ms": 3.0} for share in (7, 8)]})
+    assert side.share == 39
     side._follow(5, {"kind": "exit", "code": -9})
     assert side.share == 31
     side._follow(4, {"kind": "exit", "code": 0})

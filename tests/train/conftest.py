@@ -51,10 +51,11 @@ class Rank:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            report = json.loads(line)
-            if report["kind"] != "beat":
-                self.reports.append(report)
-                self._hear(self.seat, report)
+            told = json.loads(line)
+            for report in told["steps"] if told["kind"] == "steps" else [told]:
+                if report["kind"] != "beat":
+                    self.reports.append(report)
+                    self._hear(self.seat, report)
         self.process.wait()
         self._hear(self.seat, None)
 

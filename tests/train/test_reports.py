@@ -5,12 +5,14 @@ import json
 import os
 import threading
 
+import pytest
+
 from daisychain.train import reports
 
 
 def test_reports_are_one_json_object_a_line():
     reading, writing = os.pipe()
-    tell = reports.writer(writing)
+    tell = reports.Writer(writing)
     tell(reports.note("one\ntwo"))
     tell(reports.done())
     os.close(writing)
@@ -21,7 +23,7 @@ def test_reports_are_one_json_object_a_line():
 
 def test_reports_of_several_threads_are_whole_lines():
     reading, writing = os.pipe()
-    tell = reports.writer(writing)
+    tell = reports.Writer(writing)
     found = []
 
     def read():
@@ -39,10 +41,70 @@ def test_reports_of_several_threads_are_whole_lines():
     assert found == [{"kind": "note", "text": "x" * 9000}] * 200
 
 
+@pytest.fixture
+def pipe():
+    """A writer whose clock is set by hand, and its lines so far."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+
+    class Clocked(reports.Writer):
+        now = 100.0
+
+        def lines(self):
+            try:
+                return [json.loads(line) for line in os.read(reading, 1 << 20).decode().splitlines()]
+            except BlockingIOError:
+                return []
+
+    writer = Clocked(writing, lambda: writer.now)
+    yield writer
+    os.close(reading)
+    os.close(writing)
+
+
+def numbered(number):
+    return {"kind": "step", "step": number}
+
+
+def test_steps_that_follow_each_other_fast_go_together_with_their_times(pipe):
+    for number in range(1, 5):
+        pipe(numbered(number))
+        pipe.now += 0.08
+    first, second = pipe.lines()
+    assert (first["kind"], first["steps"]) == ("steps", [{"kind": "step", "step": 1, "ago_ms": 0.0}])
+    assert [(one["step"], one["ago_ms"]) for one in second["steps"]] == [(2, 160.0), (3, 80.0), (4, 0.0)]
+
+
+def test_a_slow_step_is_told_at_once(pipe):
+    for number in (1, 2):
+        pipe(numbered(number))
+        assert [one["step"] for line in pipe.lines() for one in line["steps"]] == [number]
+        pipe.now += reports.GATHER_S
+
+
+def test_nothing_overtakes_a_step_and_none_waits_for_ever(pipe):
+    pipe(numbered(1))
+    pipe(numbered(2))
+    pipe(reports.done())
+    pipe(numbered(3))
+    pipe.flush()
+    pipe.flush()
+    said = [
+        [one["step"] for one in line["steps"]] if line["kind"] == "steps" else line["kind"] for line in pipe.lines()
+    ]
+    assert said == [[1], [2], "done", [3]]
+
+
+def test_a_line_has_a_limit(pipe):
+    for number in range(2 * reports.GATHER_STEPS + 1):
+        pipe(numbered(number))
+    assert [len(line["steps"]) for line in pipe.lines()] == [1, reports.GATHER_STEPS, reports.GATHER_STEPS]
+
+
 def test_nobody_listening_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)
-    reports.writer(writing)(reports.done())
+    reports.Writer(writing)(reports.done())
     os.close(writing)
 
 

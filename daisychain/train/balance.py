@@ -90,8 +90,11 @@ class Balancer:
         return (self._balance.shares, reason) if reason else None
 
     def _follow_jump(self) -> str:
-        newest, reference = self._times[-JUMP_STEPS:], [*self._earlier, *self._times][-JUMP_STEPS - REFERENCE[0] :]
-        reference = reference[:-JUMP_STEPS]
+        newest, wanted = self._times[-JUMP_STEPS:], JUMP_STEPS + REFERENCE[0]
+        history = self._times[-wanted:]
+        if len(history) < wanted:
+            history = [*self._earlier, *history][-wanted:]
+        reference = history[:-JUMP_STEPS]
         if len(newest) < JUMP_STEPS or len(reference) < REFERENCE[1]:
             return ""
         pairs = list(zip(zip(*reference, strict=True), zip(*newest, strict=True), strict=True))
@@ -153,8 +156,9 @@ def jump(reference: Sequence[float], newest: Sequence[float]) -> float:
     A few odd steps, before or now, change nothing: all of the newest must lie beyond JUMP medians of the reference
     and beyond most of it.
     """
-    middle, ordered = median(reference), sorted(reference)
-    few = ceil(len(ordered) * (1 - JUMP_QUANTILE))
+    ordered, count = sorted(reference), len(reference)  # every step asks: statistics.median would sort once more
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    few = ceil(count * (1 - JUMP_QUANTILE))
     slower = min(newest) > max(middle * JUMP, ordered[-few])
     faster = max(newest) < min(middle / JUMP, ordered[few - 1])
     return median(newest) / middle if slower or faster else 1.0

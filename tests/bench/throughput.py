@@ -56,7 +56,11 @@ def throughput(flags: list[str]) -> dict[str, Any]:
     events = daisychain("run", *flags, "--json", "--headless")
     folder = Path(next(event["folder"] for event in reversed(events) if event["event"] == "finished"))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    settled = lines[min(SETTLED, len(lines) // 2) :]
+    return over(lines[min(SETTLED, len(lines) // 2) :])
+
+
+def over(settled: list[dict[str, Any]]) -> dict[str, Any]:
+    """Throughput over these lines of metrics.jsonl; the first one only says when the others began."""
     seconds = settled[-1]["time"] - settled[0]["time"]
     samples = sum(line["batch"] for line in settled[1:])
     return {

@@ -1,0 +1,146 @@
+"""Do shares make the most of unequal machines, and follow when one slows down?
+
+    sudo python tests/bench/balance.py --out balance.json
+
+On a pretend LAN with hosts of 80, 40 and 20 per cent of a core: each alone, all together (the median of several
+runs) as a part of the sum of the three, and how much of a step the nodes wait for each other. Then one long run, in
+which `mid` falls to 15 per cent: throughput against the new sum, by the number of steps since, and every later change
+of the shares.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from compute_bound import SAMPLES
+from throughput import SETTLED, over
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.chain.conftest import Chain
+from tests.lan.harness import Lan, Spec
+
+HOSTS = (Spec("head", cpu=80), Spec("mid", cpu=40), Spec("old", cpu=20))
+SCRIPT = Path(__file__).with_name("compute_bound.py")
+SLOWED, TO = "mid", 15.0
+SLOW_AFTER = 40
+"""Steps of the long run."""
+WINDOW = 20
+"""Steps over which the throughput after the change is taken."""
+
+
+def main() -> int:
+    options = _options()
+    with Lan(HOSTS) as lan:
+        chain = Chain(lan)
+        token = chain.invite("--uses", "2")
+        for name in chain.workers:
+            assert chain.on(name, "join", chain.head, "--token", token, "--headless").exit == 0
+        chain.wait_for("ready", within_s=100)
+        alone = {name: over(train(chain, 8, options.batch, name)[2:]) for name in (chain.head, *chain.workers)}
+        together = [settled(train(chain, SETTLED + 24, options.batch)) for _ in range(options.runs)]
+        slowed = slow_down(chain, alone, options.batch)
+    rates = {name: row["samples_per_second"] for name, row in alone.items()}
+    result = {
+        "alone": alone,
+        "together": together,
+        "over_sum_of_alone": median(row["samples_per_second"] for row in together) / sum(rates.values()),
+        "wait": {name: median(row["wait"][name] for row in together) for name in rates},
+        "slowed": slowed,
+    }
+    show(result)
+    if options.out:
+        Path(options.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def command(steps: int, batch: int) -> tuple[str, ...]:
+    epochs = steps * batch // SAMPLES
+    return "run", str(SCRIPT), "--epochs", str(epochs), "--batch", str(batch), "--json", "--headless"
+
+
+def train(chain: Chain, steps: int, batch: int, *nodes: str) -> list[dict[str, Any]]:
+    """The metrics of a run over so many steps."""
+    words = ("--nodes", ",".join(nodes)) if nodes else ()
+    said = chain.on(chain.head, *command(steps, batch), *words, timeout=300)
+    assert said.exit == 0, said.err
+    return lines_of(said.last["folder"])
+
+
+def lines_of(folder: str) -> list[dict[str, Any]]:
+    text = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def settled(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Throughput and waiting after the first steps, in which the shares are still being corrected."""
+    rest = lines[SETTLED:]
+    return {**over(rest), "wait": {name: waiting(rest, name) for name in rest[-1]["nodes"]}}
+
+
+def waiting(lines: Sequence[dict[str, Any]], name: str) -> float:
+    """The part of these steps for which a node waited for others."""
+    return mean(line["nodes"][name]["wait_ms"] or 0.0 for line in lines) / mean(line["step_ms"] for line in lines)
+
+
+def slow_down(chain: Chain, alone: dict[str, dict[str, Any]], batch: int) -> dict[str, Any]:
+    """A run during which a node loses speed."""
+    process = chain.start(chain.head, *command(SLOW_AFTER + 80, batch))
+    chain.until(lambda: process.out.read_text().strip() != "", 30, process.err.read_text)
+    folder = json.loads(process.out.read_text().splitlines()[0])["folder"]
+    metrics = Path(folder) / "metrics.jsonl"
+    chain.until(lambda: metrics.exists() and len(lines_of(folder)) >= SLOW_AFTER, 120)
+    chain.lan[SLOWED].set_cpu(TO)
+    at = len(lines_of(folder))
+    assert process.wait(200) == 0, process.err.read_text()
+    lines = lines_of(folder)
+    factor = TO / next(spec.cpu for spec in HOSTS if spec.name == SLOWED)
+    best = sum(row["samples_per_second"] * (factor if name == SLOWED else 1) for name, row in alone.items())
+    after = lines[at:]
+    starts = range(0, len(after) - WINDOW, 5)
+    shares = [tuple(node["share"] for node in line["nodes"].values()) for line in after]
+    changes = [
+        {"steps_since": number, "shares": now, "of_a_share": most(before, now, before)}
+        for number, (before, now) in enumerate(itertools.pairwise(shares), 1)
+        if now != before and sum(now) == sum(before)
+    ]
+    over_best = {start: over(after[start : start + WINDOW + 1])["samples_per_second"] / best for start in starts}
+    return {"at_step": at, "over_new_sum": over_best, "shares": [shares[0], shares[-1]], "changes": changes}
+
+
+def most(before: Sequence[int], now: Sequence[int], of: Sequence[int]) -> float:
+    """The largest change, as a part."""
+    return max(abs(new - old) / whole for old, new, whole in zip(before, now, of, strict=True))
+
+
+def show(result: dict[str, Any]) -> None:
+    for name, row in result["alone"].items():
+        print(f"{name:10} alone {row['samples_per_second']:8.1f} samples/s {row['step_ms']:8.0f} ms a step")
+    for row in result["together"]:
+        rate, step_ms, shares = row["samples_per_second"], row["step_ms"], list(row["shares"].values())
+        print(f"together         {rate:8.1f} samples/s {step_ms:8.0f} ms a step  {shares}")
+    print(f"median over the sum of alone: {result['over_sum_of_alone']:.3f}")
+    print("waiting: " + ", ".join(f"{name} {part:.1%}" for name, part in result["wait"].items()))
+    slowed = result["slowed"]
+    print(f"{SLOWED} falls to {TO:.0f} % after step {slowed['at_step']}: shares {slowed['shares']}")
+    for start, part in slowed["over_new_sum"].items():
+        print(f"  steps {start:3} to {start + WINDOW:3} after it: {part:.3f} of the new sum")
+    for change in slowed["changes"]:
+        since, part = change["steps_since"], change["of_a_share"]
+        print(f"  {since:3} steps after it {change['shares']}, a change of {part:.1%} of a share")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="runs of all together")
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--out", default="", help="file for the result as JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,6 +17,7 @@ from daisychain.agent.bundles import BlobStore, explain, lay_out
 from daisychain.config import Paths
 from daisychain.errors import DaisyError, DataError
 from daisychain.link.messages import AnyMessage, Done, EndRun, File, PrepareRun, StartRank
+from daisychain.machine.allocator import keeping
 from daisychain.plan.devices import CPU, visible
 from daisychain.plan.devices import threads as threads_of
 
@@ -126,7 +127,7 @@ class NodeRun:
             "resume": message.resume,
         }
         environment = {
-            **os.environ,
+            **keeping(os.environ),
             **self._environment,
             "RANK": str(message.seat),
             "WORLD_SIZE": str(len(message.names)),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import signal
 import sys
 import unicodedata
@@ -16,6 +17,7 @@ import msgspec
 from daisychain.config import write_atomically
 from daisychain.errors import DaisyError
 from daisychain.facts import Capacity, Device
+from daisychain.machine.allocator import keeping
 
 LIMIT_S = 120.0
 FORMAT = 1
@@ -116,7 +118,9 @@ async def measure(
     bench = [sys.executable, "-m", "daisychain.train.bench", "--threads", str(threads), "--slowdown", str(slowdown)]
     pipe = asyncio.subprocess.PIPE
     try:
-        child = await asyncio.create_subprocess_exec(*(command or bench), stdin=pipe, stdout=pipe, stderr=pipe)
+        child = await asyncio.create_subprocess_exec(
+            *(command or bench), stdin=pipe, stdout=pipe, stderr=pipe, env=keeping(os.environ)
+        )
     except OSError as error:
         raise _failed(
             f"its process couldn't be started: {error.strerror or error}", "Try again when less runs"

@@ -58,7 +58,10 @@ class Balance(msgspec.Struct, frozen=True):
 
     shares: tuple[int, ...]
     eager: bool = True
-    """Act on each window that promises a gain, until one doesn't: the first shares come from the reference model."""
+    """Act on each window that promises a gain, until PATIENCE in a row don't: the first shares come from the reference
+    model, and a sample's cost may change with the share (caches), which the first window after a change shows badly."""
+    idle: int = 0
+    """Windows in a row that promised no gain while eager."""
     rough: bool = False
     """The shares come from the few steps after a jump: correct them once, by little as well."""
     promising: int = 0
@@ -174,7 +177,9 @@ def replan(
     limits = [max(GROWTH * n, PROBE) for n in shares]
     best = solve(batch, [_capped(cost, limit) for cost, limit in zip(costs, limits, strict=True)])
     best_s = max(cost.step_s(n) for cost, n in zip(costs, best, strict=True) if n)
-    quiet = balance if long else replace(balance, promising=0, eager=False, rough=False)
+    idle = balance.idle + 1
+    eager = balance.eager and idle < PATIENCE
+    quiet = balance if long else replace(balance, promising=0, eager=eager, idle=idle, rough=False)
     if best == shares or best_s > now_s * (1 - (SMALL_GAIN if long or balance.rough else GAIN)):
         return quiet, ""
     if not (balance.eager or jumped or long) and balance.promising + 1 < PATIENCE:

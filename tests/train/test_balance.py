@@ -2,7 +2,7 @@
 
 import pytest
 
-from daisychain.plan.shares import Cost
+from daisychain.plan.shares import PATIENCE, Cost
 from daisychain.train.balance import (
     COLD_STEPS,
     FIRST_WINDOW,
@@ -117,7 +117,7 @@ def test_steps_as_long_as_stalls_that_were_common_before_are_no_jump():
 def test_a_jump_changes_shares_after_five_steps_and_a_small_change_does_not():
     def settled():
         subject = balancer(skip=0)
-        for _ in range(FIRST_WINDOW):
+        for _ in range(PATIENCE * FIRST_WINDOW):
             subject.observe((50, 50), 100, (1.0, 1.0))
         return subject
 

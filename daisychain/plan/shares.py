@@ -23,6 +23,8 @@ GAIN = 0.05
 """Part of the step time that new shares must save before they are worth a change."""
 SMALL_GAIN = 0.02
 """The same over a long window, whose means are surer, and for shares that are only rough."""
+SURE = 3.0
+"""Standard errors that a gain must exceed to count before it reaches GAIN."""
 PATIENCE = 2
 """Windows in a row that must promise the gain."""
 GROWTH = 2
@@ -157,17 +159,19 @@ def replan(
     *,
     jumped: bool = False,
     long: bool = False,
+    noise: float = 1.0,
 ) -> tuple[Balance, str]:
     """What a window of measurements says about the shares.
 
     measured: one entry a rank, over steps of a whole batch cut by `balance.shares`. known: the reference
     model's costs, of which the caps are taken, and the fixed part until a change of shares has shown it.
     jumped: a rank's speed has just changed for certain. long: the window is long enough for small gains.
+    noise: standard error of the measured times, as a part of them, on the rank where it is largest.
 
     Returns the balance to go on with, and why its shares changed ("old is 31% slower: 120 -> 84 samples"), or ""
-    when they didn't. Shares change when the predicted gain exceeds GAIN in PATIENCE windows running (at once while
-    `eager` and after a jump), or SMALL_GAIN in a long one or while `rough`; no share grows more than GROWTH times; a
-    change that reverses the last one goes half as far, unless that was rough.
+    when they didn't. Shares change when the predicted gain exceeds GAIN (less where `noise` is small) in PATIENCE
+    windows running (at once while `eager` and after a jump), or SMALL_GAIN in a long one or while `rough`; no share
+    grows more than GROWTH times; a change that reverses the last one goes half as far, unless that was rough.
     """
     fixed = tuple(_fixed(balance, rank, at, known[rank], jumped) for rank, at in enumerate(measured))
     balance = replace(balance, fixed=fixed, before=())
@@ -180,7 +184,8 @@ def replan(
     idle = balance.idle + 1
     eager = balance.eager and idle < PATIENCE
     quiet = balance if long else replace(balance, promising=0, eager=eager, idle=idle, rough=False)
-    if best == shares or best_s > now_s * (1 - (SMALL_GAIN if long or balance.rough else GAIN)):
+    wanted_gain = SMALL_GAIN if long or balance.rough else min(GAIN, max(SMALL_GAIN, SURE * noise))
+    if best == shares or best_s > now_s * (1 - wanted_gain):
         return quiet, ""
     if not (balance.eager or jumped or long) and balance.promising + 1 < PATIENCE:
         return replace(balance, promising=balance.promising + 1), ""

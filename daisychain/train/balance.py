@@ -5,8 +5,8 @@ feeds it the same times, so all change the shares at the same step.
 """
 
 from collections.abc import Sequence
-from math import ceil
-from statistics import mean, median
+from math import ceil, sqrt
+from statistics import mean, median, pstdev
 
 from daisychain.plan.shares import Balance, Cost, Measured, replan
 
@@ -117,17 +117,23 @@ class Balancer:
         if any(often) and len(history) < 2 * WINDOW:
             return ""  # in so few steps rare stalls may look common
         self._undecided = 0
-        reason = self._decide([typical(of_rank, stalls) for of_rank, stalls in zip(window, often, strict=True)])
+        columns = list(zip(window, often, strict=True))
+        noise = max(uncertainty(of_rank) for of_rank, _ in columns)
+        reason = self._decide([typical(of_rank, stalls) for of_rank, stalls in columns], noise=noise)
         if not reason and len(self._times) >= LONG_WINDOW:
             reason = self._decide([typical(of_rank) for of_rank in zip(*self._times, strict=True)], long=True)
             self._times = self._times[-LONG_WINDOW + WINDOW :]
         return reason
 
-    def _decide(self, compute_s: Sequence[float], *, jumped: bool = False, long: bool = False) -> str:
+    def _decide(
+        self, compute_s: Sequence[float], *, jumped: bool = False, long: bool = False, noise: float = 1.0
+    ) -> str:
         """Why the shares change; "" when they don't."""
         old = self._balance.shares
         measured = [Measured(share, seconds) for share, seconds in zip(old, compute_s, strict=True)]
-        self._balance, reason = replan(self._balance, measured, self._known, self._names, jumped=jumped, long=long)
+        self._balance, reason = replan(
+            self._balance, measured, self._known, self._names, jumped=jumped, long=long, noise=noise
+        )
         if reason:
             scale = [self._balance.step_of(rank, old) for rank in range(len(old))]
             self._earlier = _scaled([*self._earlier, *self._times][-REFERENCE[0] :], scale)
@@ -183,6 +189,12 @@ def typical(times: Sequence[float], often: bool | None = None) -> float:
     if stalls_often(times) if often is None else often:
         return mean(min(seconds, OUTLIER * usual) for seconds in times)
     return mean(seconds for seconds in times if seconds <= STALL * usual)
+
+
+def uncertainty(times: Sequence[float]) -> float:
+    """Standard error of these times' mean, as a part of it; stalls make it large, also where they don't count."""
+    middle = mean(times)
+    return pstdev(times) / middle / sqrt(len(times)) if middle > 0 else 1.0
 
 
 def _scaled(steps: Sequence[Sequence[float]], by: Sequence[float]) -> list[Sequence[float]]:

@@ -197,6 +197,8 @@ class RunSpec(Record, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     """Names of the nodes to use; empty means every ready node."""
     batch: int | None = None
+    micro: int | None = None
+    """The most samples that a rank computes at once; None: no limit."""
     epochs: int | None = None
     seed: int = 0
     sync: str = "exact"

@@ -357,6 +357,7 @@ class Conductor:
             args=spec.args,
             settings={
                 "seed": spec.seed, "batch": spec.batch, "epochs": spec.epochs, "sync": spec.sync, "equal": spec.equal,
+                "micro": spec.micro,
             },
             resume=again or bool(spec.resume),
         )  # fmt: skip

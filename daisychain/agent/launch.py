@@ -31,8 +31,9 @@ class Cargo(msgspec.Struct, frozen=True):
 
 def check_spec(spec: RunSpec, node: str) -> None:
     """What can be said at once about what was asked for. Raises UsageError or ScriptError."""
-    if spec.batch is not None and spec.batch < 1:
-        raise UsageError(f"--batch is {spec.batch}", "Give a number of 1 or more")
+    for flag, number in (("--batch", spec.batch), ("--micro-batch", spec.micro)):
+        if number is not None and number < 1:
+            raise UsageError(f"{flag} is {number}", "Give a number of 1 or more")
     if spec.epochs is not None and spec.epochs < 1:
         raise UsageError(f"--epochs is {spec.epochs}", "Give a number of 1 or more")
     if not 0 <= spec.ranks <= MAX_RANKS:

@@ -90,6 +90,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--data", action="append", default=[], metavar="PATH", help="a file or folder the script needs")
     run.add_argument("--nodes", default="auto", metavar="A,B|auto", help="which nodes take part (default: all ready)")
     run.add_argument("--batch", type=int, metavar="N", help="global batch, over all nodes together")
+    run.add_argument(
+        "--micro-batch", type=int, metavar="N", dest="micro",
+        help="the most samples a node computes at once; more are done part by part, with the same result",
+    )  # fmt: skip
     run.add_argument("--epochs", type=int, metavar="N")
     run.add_argument("--seed", type=int, default=0, metavar="N")
     run.add_argument(

@@ -56,6 +56,7 @@ def spec_of(words: argparse.Namespace) -> RunSpec:
         args=tuple(words.args),
         nodes=nodes,
         batch=words.batch,
+        micro=words.micro,
         epochs=words.epochs,
         seed=words.seed,
         sync=words.sync,

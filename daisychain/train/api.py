@@ -16,7 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -30,10 +30,12 @@ from torch.utils.data import DataLoader
 from daisychain.errors import ScriptError, UsageError
 from daisychain.plan.sync import parse
 from daisychain.train import batchnorm, checkpoint, cores, randomness, reports
-from daisychain.train.batches import SharedLoader
+from daisychain.train.batches import Piece, SharedLoader
 from daisychain.train.crew import Crew
+from daisychain.train.exchange import Exchange
 from daisychain.train.local import LocalSteps
 from daisychain.train.meter import Meter
+from daisychain.train.micro import parts_of
 from daisychain.train.orders import Orders
 from daisychain.train.reducer import Reducer
 from daisychain.train.state import Training
@@ -158,9 +160,11 @@ class Chain:
                     for name in batchnorm.unsupported(thing):
                         self._note(f"{name} normalises over each node's own samples: results depend on the shares")
                 if any(True for _ in thing.parameters()):
-                    if self._sync.kind != "local":
-                        wire = torch.bfloat16 if self._sync.kind == "bf16" else None
-                        Reducer(thing, self._steps, self._crew.exchange, wire=wire)
+                    # local steps exchange no gradients; they still may have to be weighed over micro-batches
+                    local = self._sync.kind == "local"
+                    wire = torch.bfloat16 if self._sync.kind == "bf16" else None
+                    if not local or self.option("micro"):
+                        Reducer(thing, self._steps, Exchange() if local else self._crew.exchange, wire=wire)
                     thing.register_forward_pre_hook(self._before_forward, prepend=True)
             case Optimizer():
                 self._training.optimizers.append(thing)
@@ -176,7 +180,11 @@ class Chain:
 
     def _share(self, loader: "DataLoader[Any]") -> "SharedLoader[Any]":
         main = self._loader is None
-        shared: SharedLoader[Any] = SharedLoader(loader, batch=self._batch_option() if main else None, seed=self.seed)
+        if main:
+            batch = self._count_option("batch")
+            shared: SharedLoader[Any] = SharedLoader(loader, batch=batch, seed=self.seed, parts=self._parts)
+        else:
+            shared = SharedLoader(loader, batch=None, seed=self.seed)
         if main:
             self._loader = shared
             self._steps.attach(
@@ -191,11 +199,24 @@ class Chain:
             shared.follow(Uncounted(self._steps))
         return shared
 
-    def _batch_option(self) -> int | None:
-        batch = self.option("batch")
-        if batch is not None and int(batch) < 1:
-            raise UsageError(f"the batch is {batch}", "Give a number of 1 or more")
-        return None if batch is None else int(batch)
+    def _parts(self, piece: Piece) -> list[Piece]:
+        return parts_of(piece, self._most)
+
+    @cached_property
+    def _most(self) -> int | None:
+        """The most samples that this rank computes at once; None: no limit."""
+        most = self._count_option("micro") if self._task.launcher != "alone" else None
+        normed = [name for model in self._training.models for name in batchnorm.of_the_batch(model)]
+        if most is not None and normed:
+            self._note(f"--micro-batch is not used: {normed[0]} normalises over the whole batch; GroupNorm would not")
+            return None
+        return most
+
+    def _count_option(self, name: str) -> int | None:
+        count = self.option(name)
+        if count is not None and int(count) < 1:
+            raise UsageError(f"{name} is {count}", "Give a number of 1 or more")
+        return None if count is None else int(count)
 
     def _note(self, text: str) -> None:
         self._tell(reports.note(text))

@@ -5,7 +5,7 @@ its step. Every rank walks through the same global batches, so all have the same
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
@@ -63,8 +63,11 @@ class Pass(Protocol):
     def begin(self) -> None:
         """The next batch is asked for."""
 
-    def take(self, piece: Piece) -> None:
-        """It is there."""
+    def take(self, piece: Piece, parts: Sequence[Piece]) -> None:
+        """It is there, in one part or several, the first of which comes now."""
+
+    def next_part(self, part: Piece) -> None:
+        """The next part comes."""
 
     def end(self) -> bool:
         """The step with it is over; False: start again, where `starts` says."""
@@ -104,13 +107,23 @@ def piece(
 
 
 class SharedLoader(Generic[T_co]):
-    """Iterates like the DataLoader it was made from, over this rank's pieces.
+    """Iterates like the DataLoader it was made from, over this rank's pieces, each in one part or several.
 
     batch_size is the global batch, len() the number of global steps of an epoch. Each pass is the next epoch.
     """
 
-    def __init__(self, loader: "DataLoader[T_co]", *, batch: int | None, seed: int) -> None:
-        """batch overrides the loader's batch size. Raises ScriptError for a loader that can't be cut."""
+    def __init__(
+        self,
+        loader: "DataLoader[T_co]",
+        *,
+        batch: int | None,
+        seed: int,
+        parts: Callable[[Piece], list[Piece]] = lambda piece: [piece],
+    ) -> None:
+        """batch overrides the loader's batch size. parts: cuts a piece into what the script gets at once.
+
+        Raises ScriptError for a loader that can't be cut.
+        """
         own = _batch_size(loader)
         self.dataset: Any = loader.dataset
         self.batch_size = own if batch is None else batch
@@ -126,7 +139,7 @@ class SharedLoader(Generic[T_co]):
                 "Use a smaller batch, or drop_last=False",
             )
         self._shuffle = isinstance(loader.sampler, RandomSampler)
-        self._seed = seed
+        self._seed, self._parts = seed, parts
         self._steps: Pass | None = None
         self._plan: Iterator[Tensor] = iter(())
         whole = type(self.dataset) is TensorDataset and loader.collate_fn is default_collate
@@ -152,7 +165,7 @@ class SharedLoader(Generic[T_co]):
 
     def _from(self, start: int, epoch: int, steps: Pass) -> Iterator[T_co]:
         """Batches of a pass from number `start` on, until its end or until the chain has to form anew."""
-        pieces: deque[Piece] = deque()
+        pieces: deque[tuple[Piece, list[Piece]]] = deque()
         self._plan = self._cut(start, epoch, pieces, steps)
         batches = self._load()
         open_step = False
@@ -163,26 +176,34 @@ class SharedLoader(Generic[T_co]):
                 if batch is _END:
                     steps.drop()
                     return
-                steps.take(pieces.popleft())
-                open_step = True
+                whole, parts = pieces.popleft()
+                steps.take(whole, parts)
+                open_step = len(parts) == 1
                 yield cast(T_co, batch)
+                for number, part in enumerate(parts[1:], 2):
+                    batch = next(batches)
+                    steps.next_part(part)
+                    open_step = number == len(parts)
+                    yield cast(T_co, batch)
                 open_step = False
                 if not steps.end():
                     return
-        except GeneratorExit:  # the script left its loop early: its last step counts if it was one
+        except GeneratorExit:  # the script left its loop early: its last step counts if it was a whole one
             if open_step:
                 steps.end()
             raise
 
-    def _cut(self, start: int, epoch: int, pieces: "deque[Piece]", steps: Pass) -> Iterator[Tensor]:
-        """Row indices of each batch, leaving the piece they belong to in `pieces`."""
+    def _cut(self, start: int, epoch: int, pieces: "deque[tuple[Piece, list[Piece]]]", steps: Pass) -> Iterator[Tensor]:
+        """Row indices of each part, leaving the piece and its parts in `pieces`."""
         rows = order(self._samples, self._seed, epoch, shuffle=self._shuffle)
         size = self.batch_size
         for index, digest in zip(range(start, len(self)), digests(rows[start * size :], size), strict=False):
             batch = rows[index * size : (index + 1) * size]
             mine = piece(batch, steps.shares_at(index - start), steps.rank, epoch, index, digest)
-            pieces.append(mine)
-            yield mine.rows
+            parts = self._parts(mine)
+            pieces.append((mine, parts))
+            for part in parts:
+                yield part.rows
 
     def _load(self) -> Iterator[Any]:
         if self._inner is not None:

@@ -47,6 +47,15 @@ def unsupported(model: nn.Module) -> list[str]:
     ]
 
 
+def of_the_batch(model: nn.Module) -> list[str]:
+    """Names of all layers that normalise over the batch, and so need all its samples in one forward."""
+    return [
+        name or "the model"
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and _own_way(module))
+    ]
+
+
 def _own_way(module: nn.Module) -> bool:
     """Whether it looks at a batch in a way that is not plain batch normalisation."""
     if isinstance(module, _InstanceNorm):

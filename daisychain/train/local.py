@@ -7,7 +7,7 @@ is lost takes the others back to the round's start, and a step is reported once 
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -115,17 +115,22 @@ class LocalSteps(Steps):
             self.muster()  # the script left its last pass early, and a rank was lost before the round was complete
         yield from super().starts(number)
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: Piece, parts: Sequence[Piece]) -> None:
         if self._start is None and not self._exchange.alone:
             self._start_hash = float(digest(self._training.models))
             self._start = self.capture()
             self._planned_steps = self._steps if self._fixed else fitted(self._steps, self._length - self.index)
-        super().take(piece)
+        super().take(piece, parts)
         self._before = None  # a lost step is put back with its round
 
     def total(self, values: Tensor) -> Tensor:
         """Batch normalisation looks at this rank's own samples."""
         return values
+
+    @property
+    def weight(self) -> float:
+        """Of the sum over a piece's parts, which are parts of the global batch, in this rank's own step."""
+        return self._piece.batch / self._piece.share if self._piece is not None and self._piece.share else 1.0
 
     def _time_link(self) -> None:
         """Nothing is exchanged in buckets."""

@@ -31,6 +31,13 @@ class Steps(Protocol):
     def weight(self) -> float:
         """The factor of this rank's gradients."""
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether gradients of several backwards are added up before they are exchanged (micro-batches)."""
+
+    def add_part(self, parameters: list[nn.Parameter]) -> bool:
+        """One of these is over; whether it was the last, and the parameters have the sums."""
+
     def ready(self) -> None:
         """The last gradients are computed."""
 
@@ -139,13 +146,16 @@ class Reducer:
 
     def _ready(self, index: int, _: Tensor) -> None:
         """A parameter's gradient is computed."""
-        if self._exchange.alone:
+        in_parts = self._steps.in_parts
+        if self._exchange.alone and not in_parts:
             return
         if not self._running:
             self._running, self._sent = True, []
             for bucket in self._buckets:
                 bucket.missing = len(bucket.parameters)
-            Variable._execution_engine.queue_callback(self._finish)
+            Variable._execution_engine.queue_callback(self._finish_part if in_parts else self._finish)
+        if in_parts:
+            return
         self._buckets[index].missing -= 1
         while len(self._sent) < len(self._buckets) - 1 and not self._buckets[len(self._sent)].missing:
             self._send()
@@ -154,6 +164,18 @@ class Reducer:
         bucket = self._buckets[len(self._sent)]
         bucket.fill(self._steps.weight)
         self._sent.append(self._exchange.start(bucket.buffer))
+
+    def _finish_part(self) -> None:
+        """A part's backward is over. After the last one, the sums are exchanged like any gradients."""
+        self._running = False
+        if not self._steps.add_part(self._parameters):
+            return
+        if not self._exchange.alone:
+            self._finish()
+            return
+        found = [p.grad for p in self._parameters if p.grad is not None]
+        if found:
+            torch._foreach_mul_(found, self._steps.weight)
 
     def _finish(self) -> None:
         """Backward is over: exchange what is left, and give every parameter its sum."""

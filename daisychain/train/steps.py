@@ -22,6 +22,7 @@ from daisychain.train.balance import COLD_STEPS, Balancer, Schedule, first_costs
 from daisychain.train.batches import Piece
 from daisychain.train.crew import FRESH, Crew, Standing
 from daisychain.train.meter import Meter, Times
+from daisychain.train.micro import Parts
 from daisychain.train.randomness import begin_attempt
 from daisychain.train.reducer import fingerprint
 from daisychain.train.state import Training, digest
@@ -63,6 +64,7 @@ class Steps:
         self.seed, self._follows, self._unequal, self._keeper = seed, follows, unequal, keeper
         self._resume, self._tunes = resume, tunes
         self._timing = knobs.Timing()
+        self._parts = Parts()
         self._exchange = crew.exchange
         self.finished = self._first = 0
         self.epoch = self.index = 0
@@ -86,6 +88,8 @@ class Steps:
         self.recent: list[reports.Report] = []
         """The ledger's lines of the last steps, as a checkpoint had them."""
         self._counted: float | None = None
+        self._everyones_targets = 0.0
+        """In this step, if they are counted."""
         self._board: list[float] = []
         self._boundary = self._dropped = self._complete = self._skipping = False
         self._odd_replica = False
@@ -237,15 +241,25 @@ class Steps:
         """The next batch is asked for."""
         self._meter.begin()
 
-    def take(self, piece: Piece) -> None:
-        """It is there."""
+    def take(self, piece: Piece, parts: Sequence[Piece]) -> None:
+        """It is there; its first part comes now."""
         self._piece, self._loss, self._logged = piece, None, {}
         self._dropped = self._complete = False
         begin_attempt(self)
         self._irregular = self._irregular or self._acts != 1
         self._before = Before(self._training, whole=self._irregular) if not self._exchange.alone else None
         self._acts = 0
-        self.weigh(piece)
+        self._everyones_targets = 0.0
+        self._parts.begin(piece, parts, adds_up=self._irregular)
+        self.weigh(parts[0])
+
+    def next_part(self, part: Piece) -> None:
+        """The next part of the piece comes. Noise goes by the sample's position, so it counts forwards anew."""
+        self._parts.log(self._loss, self._logged)
+        self._loss, self._logged = None, {}
+        self._parts.next(part)
+        begin_attempt(self)
+        self.weigh(part)
 
     def drop(self) -> None:
         """There was no further batch."""
@@ -306,6 +320,8 @@ class Steps:
         return True
 
     def _step_report(self, piece: Piece, times: Times) -> reports.Report:
+        if self._parts.many:
+            self._loss, self._logged = self._parts.logged(self._loss, self._logged)
         return reports.step(
             number=self.finished,
             generation=self._exchange.generation,
@@ -364,6 +380,8 @@ class Steps:
     @property
     def weight(self) -> float:
         """This rank's part of the newest batch. Before the first: all ranks alike."""
+        if self._parts.many:
+            return self._parts.weight(self._everyones_targets)
         if self._counted is not None:
             return self._counted
         return self.share / self.batch
@@ -382,10 +400,23 @@ class Steps:
     def count(self, targets: float) -> None:
         """Gradients from now on weigh by a number of targets instead of samples."""
         mine = float(targets) if self.share else 0.0
-        everyone = float(self._exchange.total(torch.tensor([mine], dtype=torch.float64)))
-        self._counted = mine / everyone if everyone else 0.0
+        own = self._parts.count(mine)
+        if self._parts.is_open:
+            return
+        everyone = float(self._exchange.total(torch.tensor([own], dtype=torch.float64)))
+        self._counted, self._everyones_targets = (mine / everyone if everyone else 0.0), everyone
 
     # --- for the reducer -----------------------------------------------------------------------------
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the step has several parts, whose gradients are added up."""
+        return self._parts.many
+
+    def add_part(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """A part's backward is over; whether it was the last one's, and the parameters have the sums."""
+        self._parts.add(parameters)
+        return not self._parts.is_open
 
     def ready(self) -> None:
         self._meter.ready()
@@ -453,11 +484,13 @@ class Steps:
     @property
     def live(self) -> bool:
         """Whether optimizers and schedulers may act: not in a dropped step, nor in a pass that is done already."""
-        return not (self._skipping or self._is_lost)
+        return not (self._skipping or self._is_lost or self._parts.is_open)
 
     def acts(self) -> bool:
         """An optimizer is to step; whether it may."""
-        self._acts += 1
+        self._parts.act()
+        if not self._parts.is_open:
+            self._acts += 1
         return self.live
 
     def log(self, loss: float | None, more: dict[str, float]) -> None:
@@ -503,8 +536,11 @@ class Uncounted:
     def begin(self) -> None:
         pass
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: Piece, parts: Sequence[Piece]) -> None:
         self._steps.weigh(piece)
+
+    def next_part(self, part: Piece) -> None:
+        """It is never cut into parts."""
 
     def end(self) -> bool:
         return True

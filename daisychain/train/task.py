@@ -41,8 +41,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Path below the working directory, or job:NAME."""
     args: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
-    """seed, batch, epochs, sync, equal (equal shares, never changed), rebalance (False: the first shares stay),
-    tune (False: no knob is set by measurement)."""
+    """seed, batch, micro (the most samples at once), epochs, sync, equal (equal shares, never changed), rebalance
+    (False: the first shares stay), tune (False: no knob is set by measurement)."""
     device: str = "cpu"
     """What it computes on, as torch names it: cpu, or cuda:0 where it sees a GPU of its own."""
     slowdown: float = 1.0

@@ -19,6 +19,7 @@ from torch.utils.data import (
 from daisychain.errors import ScriptError
 from daisychain.train import batches
 from daisychain.train.batches import SharedLoader, order, piece
+from daisychain.train.micro import parts_of
 from daisychain.train.state import mixed
 
 pytestmark = pytest.mark.torch
@@ -47,9 +48,12 @@ class Follower:
     def begin(self):
         self.calls.append("begin")
 
-    def take(self, piece):
+    def take(self, piece, parts):
         self.pieces.append(piece)
         self.calls.append("take")
+
+    def next_part(self, part):
+        self.calls.append(f"part of {part.share}")
 
     def end(self):
         self.calls.append("end")
@@ -208,3 +212,27 @@ def test_digests_of_a_pass_are_those_of_its_batches(samples, size, monkeypatch):
     monkeypatch.setattr(batches, "AT_ONCE", 7)
     rows = order(samples, 3, 0, shuffle=True)
     assert list(batches.digests(rows, size)) == [mixed(batch) for batch in rows.split(size)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_piece_that_is_too_much_comes_in_parts_of_one_step(workers):
+    loader = DataLoader(Rows(20), batch_size=10, num_workers=workers)
+    made = SharedLoader(loader, batch=None, seed=0, parts=lambda piece: parts_of(piece, 3))
+    follower = Follower([(7, 3)])
+    made.follow(follower)
+    assert [batch.tolist() for batch in made] == [
+        [0, 1], [2, 3], [4, 5, 6], [10, 11], [12, 13], [14, 15, 16]
+    ]  # fmt: skip
+    step = ["begin", "take", "part of 2", "part of 3", "end"]
+    assert follower.calls == ["pass 0", *step, *step, "begin", "drop"]
+    assert [piece.share for piece in follower.pieces] == [7, 7]
+
+
+def test_a_loop_that_is_left_between_two_parts_has_not_done_the_step():
+    made = SharedLoader(DataLoader(Rows(20), batch_size=10), batch=None, seed=0, parts=lambda piece: parts_of(piece, 3))
+    follower = Follower([(7, 3)])
+    made.follow(follower)
+    for number, _ in enumerate(made):
+        if number == 4:
+            break
+    assert follower.calls == ["pass 0", "begin", "take", "part of 2", "part of 3", "end", "begin", "take", "part of 2"]

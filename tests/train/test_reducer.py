@@ -25,6 +25,8 @@ REAL = (0.0, 1.5, 1000003.0)
 class FakeSteps:
     """One rank's weight, and what the reducer told it."""
 
+    in_parts = False
+
     def __init__(self, rank, weight):
         self.rank, self.weight = rank, weight
         self.calls, self.bulletins = [], []

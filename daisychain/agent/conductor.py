@@ -606,7 +606,7 @@ class Conductor:
         try:
             await asyncio.to_thread(shutil.rmtree, self.folder.path / "data", ignore_errors=True)
             self._event(state.phase, exit=state.exit, error=state.error)
-            self.folder.finish(self.state(), self.tracker.node_speeds)
+            self.folder.finish(self.state(), self.tracker.node_speeds, self.tracker.added)
         except OSError as error:
             log.error("can't write the report of %s: %s", self.id, error)
         self._changed()

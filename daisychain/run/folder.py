@@ -76,10 +76,10 @@ class RunFolder:
         """One thing that happened, `time_s` seconds after the launch."""
         self._events.write(json.dumps({"v": 1, "time": round(time_s, 3), "event": event, **facts}) + "\n")
 
-    def finish(self, state: RunState, speeds: Mapping[str, float]) -> None:
+    def finish(self, state: RunState, speeds: Mapping[str, float], added: Mapping[str, float]) -> None:
         """Write report.json and report.md and close the files."""
-        write_atomically(self.path / "report.json", json.dumps(as_json(state, speeds), indent=2) + "\n")
-        write_atomically(self.path / "report.md", as_markdown(state, speeds))
+        write_atomically(self.path / "report.json", json.dumps(as_json(state, speeds, added), indent=2) + "\n")
+        write_atomically(self.path / "report.md", as_markdown(state, speeds, added))
         self.close()
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from statistics import mean
 from typing import Any
 
 from daisychain.facts import ENDED, NodeStep, Phase, RunSpec, RunState
+from daisychain.run.contribution import Part, advice, contributions
 
 RECENT = 20
 """Steps that a shown mean is taken over. Not a median: under a CPU quota most short steps run at full speed, then one
@@ -20,6 +21,9 @@ HISTORY = 200
 LOG_LINES = 200
 WARMUP_STEPS = 2
 """Steps left out of the throughput: caches are cold and shares still those of the reference model."""
+
+ADVISE_AT = 60
+"""Steps after which the shares have settled, and it is said once if a node slows the run down."""
 
 ALL_LENT = "every node is used by its owner; the run goes on once one is given back"
 
@@ -59,7 +63,7 @@ class Tracker:
         self._paused_s: float | None = None
         """Since when it is paused."""
         self._lent: set[str] = set()
-        self._warned = False
+        self._warned = self._advised = False
         self.scores: dict[str, Any] = {}
         self.ledger = ""
         """What the ledger proves, or what is wrong with it."""
@@ -206,6 +210,7 @@ class Tracker:
         if loss is not None:
             self._losses.add(step, loss)
         self._step_times.add(step, step_ms)
+        self._advise(step, now_s)
         return {
             "v": 1,
             "step": step,
@@ -224,6 +229,12 @@ class Tracker:
                 for name, p in nodes.items()
             },
         }
+
+    def _advise(self, step: int, now_s: float) -> None:
+        if step >= ADVISE_AT and not self._advised:
+            self._advised = True
+            if said := advice(self.added):
+                self.note(said, now_s)
 
     def _diverged(self, step: int, now_s: float) -> None:
         """JSON has no word for such a loss; the log has, once."""
@@ -261,6 +272,21 @@ class Tracker:
             nodes[node] = nodes.get(node, 0.0) + speed
         together = self.samples_per_second
         return together / max(nodes.values()) if nodes and together else None
+
+    @property
+    def added(self) -> dict[str, float]:
+        """By how much each node makes the run faster, from its newest steps: 0.09 is 9 % (contribution.py)."""
+        ranks: dict[str, list[Part]] = {}
+        means = [part for part in self._node_means() if part.compute_ms]
+        for part in means:
+            parts = ranks.setdefault(self._node_of.get(part.node, part.node), [])
+            parts.append(Part(part.share, (part.compute_ms or 0.0) / 1000))
+        nodes = {}
+        for name, parts in ranks.items():
+            speed, samples = sum(p.samples / p.compute_s for p in parts), sum(p.samples for p in parts)
+            nodes[name] = Part(samples, samples / speed if speed else 0.0)
+        sync_s = mean(part.sync_ms or 0.0 for part in means) / 1000 if means else 0.0
+        return contributions(nodes, sync_s)
 
     def state(self, now_s: float) -> RunState:
         """Everything a screen or a script may want to know now."""

@@ -138,7 +138,7 @@ def test_the_end_writes_both_reports(made: RunFolder) -> None:
         id="r", name="train.py", phase="finished", folder=str(made.path), spec=RunSpec(job="script"), step=9, exit=0,
         nodes=(NodeStep(node="head", share=4),),
     )  # fmt: skip
-    made.finish(state, {"head": 100.0})
+    made.finish(state, {"head": 100.0}, {})
     report = json.loads((made.path / "report.json").read_text(encoding="utf-8"))
     assert (report["exit"], report["steps"], report["folder"]) == (0, 9, str(made.path))
     assert (made.path / "report.md").read_text(encoding="utf-8").startswith("# train.py\n")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daisychain.facts import RunSpec
-from daisychain.run.lifecycle import HISTORY, LOG_LINES, WARMUP_STEPS, Thinned, Tracker
+from daisychain.run.lifecycle import ADVISE_AT, HISTORY, LOG_LINES, WARMUP_STEPS, Thinned, Tracker
 
 
 def tracker(*names: str) -> Tracker:
@@ -323,3 +323,24 @@ def test_nodes_that_their_owners_use_are_named() -> None:
     assert "every node is used" in made.state(101.0).detail
     made.lend("b", False)
     assert (made.state(101.0).lent, made.state(101.0).detail) == (("a",), "")
+
+
+@pytest.mark.parametrize(("sync_ms", "burden"), [(2.0, False), (60.0, True)])
+def test_a_node_that_slows_the_run_down_is_named_once_the_shares_have_settled(sync_ms: float, burden: bool) -> None:
+    made = tracker("head", "mid", "old")
+    for number in range(1, 2 * ADVISE_AT):
+        for rank, compute_ms in enumerate((20.0, 21.0, 19.0)):
+            said = step(number, 40, 20, 10, rank=rank, compute_ms=compute_ms, exposed_ms=sync_ms + 21 - compute_ms)
+            made.report(rank, said, 100.0 + number)
+        told = [line for line in made.state(300.0).log if "slows the run down" in line]
+        assert len(told) == (burden and number >= ADVISE_AT)
+    assert (made.added["old"] < 0) == burden
+    assert made.added["head"] > made.added["mid"] > made.added["old"]
+
+
+def test_ranks_of_one_node_add_together() -> None:
+    made = tracker("head", "head-2", "old")
+    made.seat(("head", "head-2", "old"), nodes=("head", "head", "old"))
+    for rank in range(3):
+        made.report(rank, step(1, 20, 20, 10, rank=rank, compute_ms=10.0, exposed_ms=0.0), 101.0)
+    assert made.added == {"head": pytest.approx(4.0), "old": pytest.approx(0.25)}

@@ -5,9 +5,9 @@ With n_i samples in c_i seconds on node i, balanced shares of a batch B over a s
     T = B / sum(n_i / c_i) + s,
 
 where s is the exposed time of the exchange. Without node j the sum lacks its term, and s shrinks as a ring's
-all-reduce does from N to N - 1 nodes, (N - 2) / (N - 1) over (N - 1) / N; alone, there is no exchange. What a step costs
-beside its samples is taken to grow with them, so without a node the others would need a little less than this says,
-and it adds a little less.
+all-reduce does from N to N - 1 nodes, (N - 2) / (N - 1) over (N - 1) / N; alone, there is no exchange. What a step
+costs beside its samples is taken to grow with them, so without a node the others would need a little less than this
+says, and it adds a little less.
 """
 
 from collections.abc import Mapping, Sequence

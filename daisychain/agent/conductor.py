@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from daisychain.agent import bundles
+from daisychain.agent import bundles, modules
 from daisychain.agent.launch import Cargo, folder_name, pack_job, pack_script, run_name
 from daisychain.agent.preflight import check, judge_paths
 from daisychain.agent.seats import Seat, Side, named, speeds, try_paths
@@ -218,6 +218,8 @@ class Conductor:
             self._note(f"{warning.reason}. {warning.remedy}".strip())
         if len(names) > 1:
             self._note("gradients travel unencrypted between the nodes: gloo has no encryption")
+        wanted = await asyncio.to_thread(modules.read_needed, self._cargo.files, self._cargo.script)
+        self._refuse_if(await modules.look_for(wanted, self._firsts, self._together))
         self.tracker.enter("shipping", f"{sum(f.size for f in files) / 1e6:.1f} MB to {len(names)} nodes")
         self._changed()
         await self._together([self._prepare(seat) for seat in self._firsts])
@@ -268,6 +270,10 @@ class Conductor:
         for verdict in verdicts:
             if verdict.level == "warn":
                 self._note(f"{verdict.reason}. {verdict.remedy}".strip())
+        self._refuse_if(verdicts)
+
+    def _refuse_if(self, verdicts: Sequence[Verdict]) -> None:
+        """Raises PreflightError when one of them refuses."""
         if any(verdict.level == "refuse" for verdict in verdicts):
             self._event("refused", verdicts=msgspec.to_builtins(verdicts))
             raise PreflightError(verdicts)

@@ -21,6 +21,7 @@ from daisychain.link.messages import (
     EndRun,
     FetchBlob,
     File,
+    FindModules,
     Heartbeat,
     Hello,
     HelloBack,
@@ -203,7 +204,7 @@ class Membership:
 
     async def _from_head(self, session: Session, message: AnyMessage, _: int) -> AnyMessage | None:
         match message:
-            case PrepareRun() | Listen() | TryPaths() | StartRank() | OrderRank() | EndRun():
+            case PrepareRun() | Listen() | TryPaths() | FindModules() | StartRank() | OrderRank() | EndRun():
                 return await self._agent.node_side.handle(message, HeadLink(session))
             case Heartbeat():
                 return None

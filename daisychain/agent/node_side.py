@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from daisychain.agent import modules
 from daisychain.agent.ranks import NodeRun
 from daisychain.agent.reach import Ear, try_path
 from daisychain.config import Paths, Settings
@@ -19,6 +20,7 @@ from daisychain.link.messages import (
     Done,
     EndRun,
     File,
+    FindModules,
     Listen,
     Listening,
     Message,
@@ -103,6 +105,8 @@ class NodeSide:
                 return await self._listen(message)
             case TryPaths():
                 return await _try_paths(message)
+            case FindModules():
+                return await asyncio.to_thread(modules.find, message)
             case StartRank():
                 return await self._start(message, head)
             case OrderRank():

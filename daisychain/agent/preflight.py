@@ -94,6 +94,9 @@ def _beside(first: Node, node: Node) -> list[Verdict]:
     if mine.daisychain != theirs.daisychain:
         reason = f"{first.name} has daisychain {mine.daisychain} and {node.name} {theirs.daisychain}"
         found.append(_no(node, "daisychain", reason, f"Install daisychain {mine.daisychain} on {node.name}"))
+    if _minor(mine.python) != _minor(theirs.python):
+        reason = f"{first.name} has Python {mine.python} and {node.name} {theirs.python}: a script may differ on them"
+        found.append(_but(node, "python", reason, f"Use Python {_minor(mine.python)} on both if the run fails"))
     return found
 
 
@@ -103,3 +106,7 @@ def _minor(version: str) -> str:
 
 def _no(node: Node, check: str, reason: str, remedy: str) -> Verdict:
     return Verdict(level="refuse", check=check, reason=reason, remedy=remedy, node=node.name)
+
+
+def _but(node: Node, check: str, reason: str, remedy: str) -> Verdict:
+    return Verdict(level="warn", check=check, reason=reason, remedy=remedy, node=node.name)

@@ -53,11 +53,11 @@ async def try_paths(
 
     Each listens, then each tries all others at once. together: awaits all, or raises what ends the run.
     """
-    ports = await together([_ask(seat, Listen(run=run)) for seat in seats])
+    ports = await together([ask(seat, Listen(run=run)) for seat in seats])
     peers = [Peer(seat.node.name, seat.node.address, answer.port) for seat, answer in zip(seats, ports, strict=True)]
     others = [[to for to in range(len(seats)) if to != at] for at in range(len(seats))]
     orders = [
-        _ask(seat, TryPaths(run=run, peers=tuple(peers[to] for to in others[at]))) for at, seat in enumerate(seats)
+        ask(seat, TryPaths(run=run, peers=tuple(peers[to] for to in others[at]))) for at, seat in enumerate(seats)
     ]
     tried = await together(orders)
     return {
@@ -67,7 +67,8 @@ async def try_paths(
     }
 
 
-async def _ask(seat: Seat, message: Message) -> AnyMessage:
+async def ask(seat: Seat, message: Message) -> AnyMessage:
+    """What a seat's node answers; errors say which node they are about."""
     with named(seat.node.name):
         return await seat.side.ask(message, PATHS_TIMEOUT_S)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from daisychain.facts import Nic, Node, RunSpec, RunState, Snapshot, Verdict
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
 
@@ -297,6 +297,17 @@ class PathsTried(Message, frozen=True, kw_only=True):
     """For each peer in order: empty when it was reached, else why not."""
 
 
+class FindModules(Message, frozen=True, kw_only=True):
+    """Look whether these modules are installed, without importing them. Answered by ModulesFound."""
+
+    names: tuple[str, ...]
+    """Top-level ones."""
+
+
+class ModulesFound(Message, frozen=True, kw_only=True):
+    missing: tuple[str, ...]
+
+
 class FetchBlob(Message, frozen=True, kw_only=True):
     """A worker asks for a file's content from `offset` on; binary frames follow, then Done or Refused as the answer."""
 
@@ -362,7 +373,8 @@ AnyMessage = (
     | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | PauseRun | Lend
     | ListNics | Nics | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome | PairHello | PairNonce
     | PairReveal | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun | Listen | Listening
-    | TryPaths | PathsTried | FetchBlob | ShipProgress | StartRank | OrderRank | RankReport | EndRun
+    | TryPaths | PathsTried | FindModules | ModulesFound | FetchBlob | ShipProgress | StartRank
+    | OrderRank | RankReport | EndRun
 )  # fmt: skip
 """Every message there is, in the order above."""
 

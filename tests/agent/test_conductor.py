@@ -21,9 +21,11 @@ from daisychain.link.messages import (
     Done,
     EndRun,
     FetchBlob,
+    FindModules,
     Listen,
     Listening,
     Message,
+    ModulesFound,
     OrderRank,
     PathsTried,
     PrepareRun,
@@ -55,6 +57,7 @@ class FakeSeat:
         self.fail, self.hang = fail or {}, hang
         self.blocked: dict[str, str] = {}
         """Why this node can't reach another one, by its name."""
+        self.lacks: tuple[str, ...] = ()
         self.hangs = asyncio.Event()
         self.release = asyncio.Event()
         self.started = asyncio.Event()
@@ -76,6 +79,8 @@ class FakeSeat:
                 return Listening(port=5000)
             case TryPaths(peers=peers):
                 return PathsTried(reasons=tuple(self.blocked.get(peer.name, "") for peer in peers))
+            case FindModules(names=names):
+                return ModulesFound(missing=tuple(name for name in names if name in self.lacks))
             case _:
                 return Done()
 
@@ -752,6 +757,18 @@ async def test_a_blocked_path_refuses_the_run_before_any_rank_starts(tmp_path: P
     assert "ufw" in state.error
     assert all("StartRank" not in seat.kinds() for seat in stage.seats.values())
     assert any(event["event"] == "refused" for event in stage.events())
+
+
+async def test_a_module_that_a_node_lacks_refuses_the_run_before_anything_is_shipped(tmp_path: Path) -> None:
+    old = FakeSeat()
+    old.lacks = ("pandas",)
+    stage = Stage(tmp_path, head=FakeSeat(), old=old)
+    stage.script.write_text("import torch\nimport pandas\n", encoding="utf-8")
+    state = await stage.end()
+    assert (state.phase, state.exit) == ("failed", 4)
+    assert "old: train.py:2 imports pandas" in state.error
+    assert "python -m pip install pandas" in state.error
+    assert all("PrepareRun" not in seat.kinds() for seat in stage.seats.values())
 
 
 async def test_a_node_that_comes_later_takes_part_once_it_is_ready(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def node(name: str, *, state: str = "ready", nic: Verdict = OK, **versions: Any)
 
 @pytest.mark.parametrize(
     "versions",
-    [{}, {"torch": "2.9.1"}, {"torch": "2.9.0+cu126"}, {"python": "3.13"}, {"os": "Ubuntu 24.04"}],
+    [{}, {"torch": "2.9.1"}, {"torch": "2.9.0+cu126"}, {"python": "3.11.9"}, {"os": "Ubuntu 24.04"}],
 )
 def test_what_does_no_harm_is_not_mentioned(versions: dict[str, Any]) -> None:
     assert check([node("head"), node("old", **versions)]) == ()
@@ -52,6 +52,13 @@ def test_a_refusal_names_the_node_the_reason_and_the_remedy(old: Node, what: str
     assert (verdict.level, verdict.check, verdict.node) == ("refuse", what, "old")
     assert reason in verdict.reason
     assert remedy in verdict.remedy
+
+
+def test_another_python_is_a_warning() -> None:
+    (verdict,) = check([node("head"), node("old", python="3.9.2")])
+    assert (verdict.level, verdict.check, verdict.node) == ("warn", "python", "old")
+    assert "head has Python 3.11 and old 3.9.2" in verdict.reason
+    assert "Use Python 3.11" in verdict.remedy
 
 
 def test_windows_trains_alone_but_in_no_chain() -> None:

@@ -108,6 +108,9 @@ class Crew:
         why = self.exchange.broken
         while True:
             self.exchange.close()
+            if why:
+                # dropping the group waits, with Python's lock held, until whatever it still exchanges has failed
+                self._group.sever()
             self._group.close()
             why = self._form(course, why)
             if not why:

@@ -296,3 +296,32 @@ def test_under_torchrun_a_lost_rank_ends_the_script(monkeypatch):
     assert crew.called
     with pytest.raises(LinkError, match="Connection reset by peer"):
         crew.muster(FakeCourse())
+
+
+@pytest.mark.parametrize(("broken", "calls"), [(True, ["sever", "close"]), (False, ["close"])])
+def test_a_broken_group_is_severed_before_it_is_dropped(broken, calls):
+    """Dropping it waits, with Python's lock held, for exchanges that may never end by themselves."""
+    member = Member()
+    together = Together(member)
+    member.waiting()
+    together.form(1)
+    together.wait()
+    said = []
+
+    class Recorder:
+        backend = None
+
+        def sever(self):
+            said.append("sever")
+
+        def close(self):
+            said.append("close")
+
+    member.crew._group = Recorder()
+    if broken:
+        member.crew.exchange.fail(RuntimeError("Connection reset by peer"))
+    again = Together(member)
+    member.waiting(2)
+    assert said == calls
+    again.form(2)
+    again.wait()

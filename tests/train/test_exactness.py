@@ -42,7 +42,7 @@ scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=66)
 loader = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
 model, optimizer, scheduler, loader = chain.prepare(model, optimizer, scheduler, loader)
 
-if chain.world_size > 1 and (kind in ("shares", "all") or parts):
+if chain.world_size > 1 and chain.option("rebalance"):
     # other shares every 5 steps, alike on all ranks
     chain._steps.ensure_formed()
     class Restless:

@@ -151,7 +151,7 @@ class Headship:
             settings=self._agent.settings,
             clock=self._agent.clock,
             changed=self._agent.changed,
-            warnings=[v for v in verdicts if v.check in ("script", "python")],
+            warnings=verdicts,
         )
         self._driving = asyncio.create_task(self._run.drive(lambda: self._sides(chosen)))
         return self._run

@@ -1,5 +1,6 @@
 """Whether every node has the modules that a script imports, asked before anything is shipped or started."""
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from daisychain.plan.imports import Import, needed, package
 
 def find(message: FindModules) -> ModulesFound:
     """On a node: which of them aren't there. Nothing is imported."""
+    importlib.invalidate_caches()  # something may have been installed since the last refusal
     return ModulesFound(missing=tuple(name for name in message.names if not _is_there(name)))
 
 

@@ -1,6 +1,7 @@
 """What may be typed."""
 
 import argparse
+from collections.abc import Callable
 
 from daisychain import __version__
 from daisychain.config import DEFAULT_PORT
@@ -48,6 +49,10 @@ def _sync(text: str) -> str:
     return text
 
 
+Add = Callable[..., argparse.ArgumentParser]
+"""Adds a command: its name, what it does, and parsers whose options it has too."""
+
+
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="JSON lines on stdout and nothing else")
@@ -70,6 +75,14 @@ def _parser() -> argparse.ArgumentParser:
     def add(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[common, *parents])
 
+    _joining(add, machine)
+    _running(add, machine)
+    _jobs(add)
+    _looking(add, machine)
+    return top
+
+
+def _joining(add: Add, machine: argparse.ArgumentParser) -> None:
     join = add("join", "be a worker: lend this machine to a head", machine)
     join.add_argument("host", nargs="?", default="", metavar="HOST[:PORT]", help="the head; without it: look for heads")
     join.add_argument("--token", default="", help="a token that `daisychain invite` printed on the head")
@@ -80,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     invite.add_argument("--uses", type=int, default=1, metavar="N", help="how many machines may use it (default 1)")
     invite.add_argument("--minutes", type=float, default=60.0, metavar="M", help="how long it is good for (default 60)")
 
+
+def _running(add: Add, machine: argparse.ArgumentParser) -> None:
     run = add("run", "train over the chain, follow, report", machine)
     run.add_argument(
         "what", nargs="?", default="", metavar="SCRIPT.py|JOB", help="a script, or a job that needs none: tabular, demo"
@@ -109,6 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--anyway", action="store_true", help="launch in spite of warnings")
     run.add_argument("--no-mouse", action="store_true")
 
+
+def _jobs(add: Add) -> None:
     demo = add("demo", "a whole chain on this one machine, training for real")
     demo.add_argument("--speeds", default="4,2,1", help="relative speeds of head and workers (default 4,2,1)")
     demo.add_argument("--epochs", type=int, metavar="N")
@@ -120,6 +137,8 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("file", metavar="FILE.csv")
     predict.add_argument("-o", "--output", default="", metavar="OUT.csv", help="where to (default: FILE-predicted.csv)")
 
+
+def _looking(add: Add, machine: argparse.ArgumentParser) -> None:
     add("nodes", "who is in the chain", machine)
     add("status", "this machine's agent and its run")
     add("doctor", "check this machine: network interfaces, versions, devices", machine)
@@ -133,4 +152,3 @@ def _parser() -> argparse.ArgumentParser:
     resume.add_argument("--here", action="store_true", help=here)
     add("forget", "never let a node back without a new invitation").add_argument("node", metavar="NODE")
     add("agent", "the background process").add_argument("verb", choices=["stop"])
-    return top

@@ -24,21 +24,23 @@ class Import(NamedTuple):
 def needed(sources: Mapping[str, str], script: str) -> dict[str, Import]:
     """Top-level names of the modules that must be installed for the script to start, and who imports them first.
 
-    sources: the text of every Python file that is shipped, by relative path. Modules that are shipped themselves are
-    looked into. Not needed: what a function, a `try` with `except ImportError` or `if TYPE_CHECKING` imports, and
-    whatever comes with Python. Files that can't be parsed are left to Python.
+    sources: the text of every Python file that is shipped, by relative path. Whatever has the name of a shipped file or
+    folder, wherever that lies, is taken to be that; what lies beside the script is looked into. Not needed: what a
+    function, a `try` with `except ImportError` or `if TYPE_CHECKING` imports, and whatever comes with Python. Files
+    that can't be parsed are left to Python.
     """
     folder = PurePosixPath(script).parent
+    shipped = {name for path in sources for name in PurePosixPath(path).with_suffix("").parts}
     found: dict[str, Import] = {}
     left, seen = [script], {script}
     while left:
         file = left.pop()
         for name, line in _imports(sources.get(file, "")):
-            own = [str(place / inner) for place in (folder, PurePosixPath()) for inner in (f"{name}.py", name)]
-            shipped = [path for path in own if path in sources or any(s.startswith(f"{path}/") for s in sources)]
-            if shipped:
-                left += [path for path in shipped if path in sources and path not in seen]
-                seen.update(shipped)
+            if name in shipped:
+                inner = (f"{name}.py", f"{name}/__init__.py")
+                own = {str(place / file) for place in (folder, PurePosixPath()) for file in inner}
+                left += sorted((own & sources.keys()) - seen)
+                seen |= own
             elif name not in sys.stdlib_module_names and name != "daisychain":
                 found.setdefault(name, Import(file, line))
     return found

@@ -10,8 +10,11 @@ costs beside its samples is taken to grow with them, so without a node the other
 says, and it adds a little less.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
+
+LEAST = 0.02
+"""A loss that is worth a word; less is within what the same run measures twice."""
 
 
 class Part(NamedTuple):
@@ -19,14 +22,6 @@ class Part(NamedTuple):
 
     samples: float
     compute_s: float
-
-
-def step_s(parts: Sequence[Part], sync_s: float) -> float:
-    """Seconds of a step over all the parts' samples, balanced. Raises ValueError without a part that computes."""
-    speeds = [part.samples / part.compute_s for part in parts if part.samples > 0 and part.compute_s > 0]
-    if not speeds:
-        raise ValueError("no node has computed anything")
-    return sum(part.samples for part in parts) / sum(speeds) + sync_s
 
 
 def contributions(parts: Mapping[str, Part], sync_s: float) -> dict[str, float]:
@@ -39,19 +34,16 @@ def contributions(parts: Mapping[str, Part], sync_s: float) -> dict[str, float]:
     if number < 2:
         return {}
     batch = sum(part.samples for part in working.values())
-    together = step_s(list(working.values()), sync_s)
-    shrink = (number - 2) / (number - 1) / ((number - 1) / number)
-    found = {}
-    for name in working:
-        rest = [part for other, part in working.items() if other != name]
-        computing = step_s(rest, 0.0) * batch / sum(part.samples for part in rest)
-        found[name] = (computing + sync_s * shrink) / together - 1
-    return found
+    speeds = {name: part.samples / part.compute_s for name, part in working.items()}
+    rest = {name: sum(speed for other, speed in speeds.items() if other != name) for name in speeds}
+    shrink = number * (number - 2) / (number - 1) ** 2
+    together_s = batch / sum(speeds.values()) + sync_s
+    return {name: (batch / speed + sync_s * shrink) / together_s - 1 for name, speed in rest.items()}
 
 
 def advice(added: Mapping[str, float]) -> str:
-    """The node that a run would be fastest without, in words; empty when every node helps."""
-    if not added or min(added.values()) >= 0:
+    """The node that a run would be fastest without, in words; empty when every node helps, or costs next to nothing."""
+    if not added or min(added.values()) > -LEAST:
         return ""
     worst = min(added, key=lambda name: added[name])
     rest = ",".join(name for name in added if name != worst)

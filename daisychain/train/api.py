@@ -39,8 +39,9 @@ from daisychain.train.micro import parts_of
 from daisychain.train.orders import Orders
 from daisychain.train.reducer import Reducer
 from daisychain.train.state import Training
-from daisychain.train.steps import Steps, Uncounted
+from daisychain.train.steps import Steps
 from daisychain.train.task import Task, from_environment
+from daisychain.train.uncounted import Uncounted
 
 
 class Process:
@@ -312,13 +313,13 @@ def _keeper(folder: Path, tell: Callable[[str], None]) -> checkpoint.Keeper:
     return checkpoint.Keeper(folder, time.monotonic, tell=tell)
 
 
-def _guard_optimizer(optimizer: Optimizer, live: Callable[[], bool]) -> None:
-    """Let its step act only while `live`. The attribute stays a bound method, as torch's schedulers need it."""
+def _guard_optimizer(optimizer: Optimizer, acts: Callable[..., bool]) -> None:
+    """Let its step act only when it may (Steps.acts). The attribute stays a bound method, which schedulers need."""
     step = optimizer.step
 
     @wraps(getattr(step, "__func__", step))
     def guarded(_: Optimizer, *args: Any, **more: Any) -> Any:
-        return step(*args, **more) if live() else None
+        return step(*args, **more) if acts(closure=bool(args or more)) else None
 
     optimizer.step = MethodType(guarded, optimizer)  # type: ignore[method-assign]
 

@@ -73,7 +73,7 @@ class Pass(Protocol):
         """The step with it is over; False: start again, where `starts` says."""
 
     def drop(self) -> None:
-        """There was no next batch."""
+        """There was no next batch, or the script left it between two of its parts."""
 
 
 def order(samples: int, seed: int, epoch: int, *, shuffle: bool) -> Tensor:
@@ -191,6 +191,8 @@ class SharedLoader(Generic[T_co]):
         except GeneratorExit:  # the script left its loop early: its last step counts if it was a whole one
             if open_step:
                 steps.end()
+            else:
+                steps.drop()
             raise
 
     def _cut(self, start: int, epoch: int, pieces: "deque[tuple[Piece, list[Piece]]]", steps: Pass) -> Iterator[Tensor]:

@@ -41,7 +41,7 @@ class Parts:
         self._part_weight = 1.0
         """Of the part's mean gradient in the sum: its samples, or its targets, over the batch."""
         self._batch = 1
-        self._targets: float | None = None
+        self._targets = 0.0
         self._acts = 0
         self._done: set[int] = set()
         """Models that have had their backward in this part."""
@@ -50,15 +50,20 @@ class Parts:
 
     def begin(self, piece: Piece, parts: Sequence[Piece], *, adds_up: bool) -> None:
         """A step begins. adds_up: the script itself adds up gradients of several batches. Raises ScriptError then."""
-        self._count, self._number = len(parts), -1
-        self._kept, self._logged, self._targets, self._batch = {}, [], None, piece.batch
-        self.next(parts[0])
-        if self.many and adds_up:
+        self._count, self._number, self._acts = len(parts), 0, 0
+        if not self.many:
+            return
+        if adds_up:
             raise ScriptError("the script adds up gradients of several batches, and micro-batches do the same", REMEDY)
+        self._kept, self._logged, self._targets, self._batch = {}, [], 0.0, piece.batch
+        self._weigh(parts[0])
 
     def next(self, part: Piece) -> None:
         """The next part begins."""
         self._number, self._acts = self._number + 1, 0
+        self._weigh(part)
+
+    def _weigh(self, part: Piece) -> None:
         self._part_weight = part.share / self._batch
         self._done = set()
 
@@ -70,6 +75,11 @@ class Parts:
     def is_open(self) -> bool:
         """Whether further parts come after this one."""
         return self._number < self._count - 1
+
+    @property
+    def weight(self) -> float:
+        """Of the sum over a step's parts, in which they are weighed already, in that over all ranks; 0: one part."""
+        return 1.0 if self.many else 0.0
 
     def add(self, parameters: Sequence[nn.Parameter]) -> None:
         """A backward is over: keep its gradients, or after the last part's, give the parameters the sums.
@@ -94,21 +104,21 @@ class Parts:
             kept = self._kept.get(parameter)
             self._kept[parameter] = gradient if kept is None else kept.add_(gradient)
 
-    def act(self) -> None:
-        """An optimizer is to step. Raises ScriptError at a second time in a part."""
+    def act(self, *, closure: bool) -> None:
+        """An optimizer is to step. Raises ScriptError at a second time in a part, and for one that calls a closure."""
         self._acts += 1
+        if self.many and closure:
+            raise ScriptError("an optimizer that calls a closure needs the whole batch at once", REMEDY)
         if self.many and self._acts > 1:
             raise ScriptError("micro-batches need a script whose optimizers step once a batch, all together", REMEDY)
 
     def count(self, targets: float) -> float:
         """This part weighs by its targets; the step's targets so far."""
-        self._targets = (self._targets or 0.0) + targets
+        if not self.many:
+            return targets
+        self._targets += targets
         self._part_weight = targets / self._batch
         return self._targets
-
-    def weight(self, everyones_targets: float) -> float:
-        """What the sum over all parts weighs in the sum over all ranks. everyones_targets: 0 if none are counted."""
-        return self._batch / everyones_targets if everyones_targets else 1.0
 
     def log(self, loss: float | None, values: dict[str, float]) -> None:
         """What the script said of a part that is over."""

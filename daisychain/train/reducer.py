@@ -121,7 +121,7 @@ class Reducer:
         self._handles: list[Any] = []
         self._laid_out: tuple[Any, ...] = ()
         self._buckets: list[Bucket] = []
-        self._running = False
+        self._running = self._in_parts = False
         self._sent: list[Any] = []
         self.lay_out()
         model.register_forward_pre_hook(lambda *_: self.lay_out())
@@ -146,15 +146,15 @@ class Reducer:
 
     def _ready(self, index: int, _: Tensor) -> None:
         """A parameter's gradient is computed."""
-        in_parts = self._steps.in_parts
-        if self._exchange.alone and not in_parts:
-            return
         if not self._running:
+            self._in_parts = self._steps.in_parts
+            if self._exchange.alone and not self._in_parts:
+                return
             self._running, self._sent = True, []
             for bucket in self._buckets:
                 bucket.missing = len(bucket.parameters)
-            Variable._execution_engine.queue_callback(self._finish_part if in_parts else self._finish)
-        if in_parts:
+            Variable._execution_engine.queue_callback(self._finish_part if self._in_parts else self._finish)
+        if self._in_parts:
             return
         self._buckets[index].missing -= 1
         while len(self._sent) < len(self._buckets) - 1 and not self._buckets[len(self._sent)].missing:

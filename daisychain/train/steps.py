@@ -88,8 +88,6 @@ class Steps:
         self.recent: list[reports.Report] = []
         """The ledger's lines of the last steps, as a checkpoint had them."""
         self._counted: float | None = None
-        self._everyones_targets = 0.0
-        """In this step, if they are counted."""
         self._board: list[float] = []
         self._boundary = self._dropped = self._complete = self._skipping = False
         self._odd_replica = False
@@ -249,7 +247,6 @@ class Steps:
         self._irregular = self._irregular or self._acts != 1
         self._before = Before(self._training, whole=self._irregular) if not self._exchange.alone else None
         self._acts = 0
-        self._everyones_targets = 0.0
         self._parts.begin(piece, parts, adds_up=self._irregular)
         self.weigh(parts[0])
 
@@ -262,8 +259,10 @@ class Steps:
         self.weigh(part)
 
     def drop(self) -> None:
-        """There was no further batch."""
+        """There was no further batch, or the script left it between two of its parts."""
         self._meter.drop()
+        if self._parts.is_open:
+            self._parts, self._acts = Parts(), 1
 
     def end(self) -> bool:
         """The step with it is over. False when the loader must stop: the chain forms anew."""
@@ -380,11 +379,9 @@ class Steps:
     @property
     def weight(self) -> float:
         """This rank's part of the newest batch. Before the first: all ranks alike."""
-        if self._parts.many:
-            return self._parts.weight(self._everyones_targets)
         if self._counted is not None:
             return self._counted
-        return self.share / self.batch
+        return self._parts.weight or self.share / self.batch
 
     @property
     def world_size(self) -> int:
@@ -404,7 +401,8 @@ class Steps:
         if self._parts.is_open:
             return
         everyone = float(self._exchange.total(torch.tensor([own], dtype=torch.float64)))
-        self._counted, self._everyones_targets = (mine / everyone if everyone else 0.0), everyone
+        whole = self.batch if self._parts.many else mine
+        self._counted = whole / everyone if everyone else 0.0
 
     # --- for the reducer -----------------------------------------------------------------------------
 
@@ -486,9 +484,9 @@ class Steps:
         """Whether optimizers and schedulers may act: not in a dropped step, nor in a pass that is done already."""
         return not (self._skipping or self._is_lost or self._parts.is_open)
 
-    def acts(self) -> bool:
-        """An optimizer is to step; whether it may."""
-        self._parts.act()
+    def acts(self, *, closure: bool = False) -> bool:
+        """An optimizer is to step; whether it may. closure: it is to compute its gradients itself."""
+        self._parts.act(closure=closure)
         if not self._parts.is_open:
             self._acts += 1
         return self.live
@@ -513,37 +511,3 @@ def _ledger_line(report: reports.Report, names: tuple[str, ...]) -> reports.Repo
     kept = {name: report[name] for name in ("step", "epoch", "index", "first", "batch", "generation")}
     shares = dict(zip(names, report["shares"], strict=True))
     return {**kept, "digest": str(report["digest"]), "shares": shares}
-
-
-class Uncounted:
-    """For further loaders (a second dataset): cut by the shares that are valid when a pass begins, not measured."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-        self._shares: tuple[int, ...] = ()
-
-    @property
-    def rank(self) -> int:
-        return self._steps.rank
-
-    def starts(self, number: int) -> Iterator[int]:
-        self._shares = self._steps.shares_now
-        yield 0
-
-    def shares_at(self, ahead: int) -> tuple[int, ...]:
-        return self._shares
-
-    def begin(self) -> None:
-        pass
-
-    def take(self, piece: Piece, parts: Sequence[Piece]) -> None:
-        self._steps.weigh(piece)
-
-    def next_part(self, part: Piece) -> None:
-        """It is never cut into parts."""
-
-    def end(self) -> bool:
-        return True
-
-    def drop(self) -> None:
-        pass

@@ -192,7 +192,6 @@ PEER_ERROR = {"kind": "error", "origin": "peer", "type": "RuntimeError", "messag
 async def test_steps_told_together_count_when_they_were_over(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     await stage.train()
-    begun = stage.now
     stage.now += 1.0
     for seat, share in ((0, 64), (1, 32)):
         steps = [step(number, share) | {"ago_ms": 1000 - 100 * number} for number in (1, 2, 3)]
@@ -200,7 +199,6 @@ async def test_steps_told_together_count_when_they_were_over(tmp_path: Path) -> 
     lines = (stage.run.folder.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     times = [json.loads(line)["time"] for line in lines]
     assert [later - times[0] for later in times] == pytest.approx([0.0, 0.1, 0.2])
-    assert times[-1] <= stage.now - begun + 1.0
     await stage.run.report(0, {"kind": "steps"})  # nonsense is left out
     stage.driving.cancel()
 

@@ -18,7 +18,7 @@ from statistics import mean, median
 from typing import Any
 
 from compute_bound import SAMPLES
-from throughput import SETTLED, over
+from throughput import SETTLED, lines_of, over
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.chain.conftest import Chain
@@ -37,10 +37,7 @@ def main() -> int:
     options = _options()
     with Lan(HOSTS) as lan:
         chain = Chain(lan)
-        token = chain.invite("--uses", "2")
-        for name in chain.workers:
-            assert chain.on(name, "join", chain.head, "--token", token, "--headless").exit == 0
-        chain.wait_for("ready", within_s=100)
+        chain.join_all()
         alone = {name: over(train(chain, 8, options.batch, name)[2:]) for name in (chain.head, *chain.workers)}
         together = [settled(train(chain, SETTLED + 24, options.batch)) for _ in range(options.runs)]
         slowed = slow_down(chain, alone, options.batch)
@@ -68,12 +65,7 @@ def train(chain: Chain, steps: int, batch: int, *nodes: str) -> list[dict[str, A
     words = ("--nodes", ",".join(nodes)) if nodes else ()
     said = chain.on(chain.head, *command(steps, batch), *words, timeout=300)
     assert said.exit == 0, said.err
-    return lines_of(said.last["folder"])
-
-
-def lines_of(folder: str) -> list[dict[str, Any]]:
-    text = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return lines_of(Path(said.last["folder"]) / "metrics.jsonl")
 
 
 def settled(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -91,20 +83,19 @@ def slow_down(chain: Chain, alone: dict[str, dict[str, Any]], batch: int) -> dic
     """A run during which a node loses speed."""
     process = chain.start(chain.head, *command(SLOW_AFTER + 80, batch))
     chain.until(lambda: process.out.read_text().strip() != "", 30, process.err.read_text)
-    folder = json.loads(process.out.read_text().splitlines()[0])["folder"]
-    metrics = Path(folder) / "metrics.jsonl"
-    chain.until(lambda: metrics.exists() and len(lines_of(folder)) >= SLOW_AFTER, 120)
+    metrics = Path(json.loads(process.out.read_text().splitlines()[0])["folder"]) / "metrics.jsonl"
+    chain.until(lambda: len(lines_of(metrics)) >= SLOW_AFTER, 120)
     chain.lan[SLOWED].set_cpu(TO)
-    at = len(lines_of(folder))
+    at = len(lines_of(metrics))
     assert process.wait(200) == 0, process.err.read_text()
-    lines = lines_of(folder)
+    lines = lines_of(metrics)
     factor = TO / next(spec.cpu for spec in HOSTS if spec.name == SLOWED)
     best = sum(row["samples_per_second"] * (factor if name == SLOWED else 1) for name, row in alone.items())
     after = lines[at:]
     starts = range(0, len(after) - WINDOW, 5)
     shares = [tuple(node["share"] for node in line["nodes"].values()) for line in after]
     changes = [
-        {"steps_since": number, "shares": now, "of_a_share": most(before, now, before)}
+        {"steps_since": number, "shares": now, "of_a_share": most(before, now)}
         for number, (before, now) in enumerate(itertools.pairwise(shares), 1)
         if now != before and sum(now) == sum(before)
     ]
@@ -112,9 +103,9 @@ def slow_down(chain: Chain, alone: dict[str, dict[str, Any]], batch: int) -> dic
     return {"at_step": at, "over_new_sum": over_best, "shares": [shares[0], shares[-1]], "changes": changes}
 
 
-def most(before: Sequence[int], now: Sequence[int], of: Sequence[int]) -> float:
-    """The largest change, as a part."""
-    return max(abs(new - old) / whole for old, new, whole in zip(before, now, of, strict=True))
+def most(before: Sequence[int], now: Sequence[int]) -> float:
+    """The largest change of a share, as a part of it."""
+    return max(abs(new - old) / max(old, 1) for old, new in zip(before, now, strict=True))
 
 
 def show(result: dict[str, Any]) -> None:

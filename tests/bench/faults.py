@@ -38,10 +38,7 @@ def main() -> int:
     epochs = max(1, round(options.minutes * 60 / PAUSE_S / Run.STEPS))
     with Lan(HOSTS) as lan:
         chain = Chain(lan)
-        token = chain.invite("--uses", "2")
-        for name in chain.workers:
-            assert chain.on(name, "join", chain.head, "--token", token, "--headless").exit == 0
-        chain.wait_for("ready", within_s=100)
+        chain.join_all()
         run = Run(chain, epochs, pause=PAUSE_S)
         run.reach(FIRST_FAULT_STEP)
         faults = disturb(run, random.Random(options.seed), options.faults, options.minutes * 60 * 0.9)

@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from throughput import lines_of
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -107,8 +109,8 @@ def measure(lan: Lan, link: str, mode: str, options: argparse.Namespace) -> dict
         words += ["--sync", mode, "--anyway"]
     finished = call(lan, "head", *words, timeout=RUN_S)[-1]
     folder = Path(finished["folder"])
-    steps = _lines(folder / "metrics.jsonl")
-    seconds = trained_s(steps, _lines(folder / "events.jsonl"))
+    steps = lines_of(folder / "metrics.jsonl")
+    seconds = trained_s(steps, lines_of(folder / "events.jsonl"))
     whole = seconds * options.epochs / epochs
     return {
         "link": link,
@@ -125,7 +127,7 @@ def measure(lan: Lan, link: str, mode: str, options: argparse.Namespace) -> dict
                    for name in steps[-1]["nodes"]},
         "compute_ms": {name: round(mean(line["nodes"][name]["compute_ms"] or 0 for line in steps[len(steps) // 2 :]), 1)
                        for name in steps[-1]["nodes"]},
-        "log": [event for event in _lines(folder / "events.jsonl") if event.get("event") in ("note", "shares")],
+        "log": [event for event in lines_of(folder / "events.jsonl") if event.get("event") in ("note", "shares")],
     }  # fmt: skip
 
 
@@ -152,10 +154,6 @@ def row(cell: dict[str, Any], cells: list[dict[str, Any]]) -> str:
         f"  log loss {loss} {ratio}  shares {cell['shares'][0]} -> {cell['shares'][1]}"
         f"  sync {cell['sync_s']} s, wait {cell['wait_s']}"
     )
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 def _options() -> argparse.Namespace:

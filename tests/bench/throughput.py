@@ -55,8 +55,14 @@ def throughput(flags: list[str]) -> dict[str, Any]:
     """Run a script with these flags, and measure it once its shares have settled."""
     events = daisychain("run", *flags, "--json", "--headless")
     folder = Path(next(event["folder"] for event in reversed(events) if event["event"] == "finished"))
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = lines_of(folder / "metrics.jsonl")
     return over(lines[min(SETTLED, len(lines) // 2) :])
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    """A file's JSON lines, without one that is still being written; none where there is no file."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def over(settled: list[dict[str, Any]]) -> dict[str, Any]:

@@ -131,6 +131,14 @@ class Chain:
         assert said.exit == 0, said.err
         return str(said.last["token"])
 
+    def join_all(self) -> None:
+        """Every worker joins, and every node is ready."""
+        token = self.invite("--uses", str(len(self.workers)))
+        for name in self.workers:
+            said = self.on(name, "join", self.head, "--token", token, "--headless")
+            assert said.exit == 0, said.err
+        self.wait_for("ready", within_s=100)
+
     def nodes(self) -> dict[str, dict[str, Any]]:
         """The head's nodes by name."""
         said = self.on(self.head, "nodes", "--json")

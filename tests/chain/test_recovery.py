@@ -14,10 +14,7 @@ pytestmark = [pytest.mark.lan, pytest.mark.torch, pytest.mark.timeout(240)]
 def chain(make_chain: Callable[..., Any]) -> Any:
     """Three hosts, joined and measured."""
     made = make_chain("head:cpu=90", "mid:cpu=60:nic=enp3s0", "old:cpu=50")
-    token = made.invite("--uses", "2")
-    for name in made.workers:
-        assert made.on(name, "join", made.head, "--token", token, "--headless").exit == 0
-    made.wait_for("ready", within_s=100)
+    made.join_all()
     return made
 
 

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from daisychain.plan.imports import Import, needed, package
 
 
-def names(text: str, **shipped: str) -> list[str]:
-    sources = {"train.py": text, **{f"{name.replace('__', '/')}.py": more for name, more in shipped.items()}}
-    return list(needed(sources, "train.py"))
+def names(text: str, shipped: dict[str, str] | None = None) -> list[str]:
+    return list(needed({"train.py": text, **(shipped or {})}, "train.py"))
 
 
 @pytest.mark.parametrize(
@@ -38,13 +37,15 @@ def test_what_a_script_needs_to_start(text: str, wanted: list[str]) -> None:
 
 
 def test_modules_that_are_shipped_are_looked_into_and_not_asked_for() -> None:
-    assert names("import helpers, pkg", helpers="import numpy", pkg____init__="import scipy") == ["numpy"]
-    assert names("import a", a="import b, train", b="import a, polars") == ["polars"]
+    beside = {"helpers.py": "import numpy", "pkg/__init__.py": "import scipy"}
+    assert set(names("import helpers, pkg", beside)) == {"numpy", "scipy"}
+    assert names("import a", {"a.py": "import b, train", "b.py": "import a, polars"}) == ["polars"]
 
 
-def test_a_module_beside_a_script_in_a_folder_is_shipped_too() -> None:
-    sources = {"code/train.py": "import helpers, common", "code/helpers.py": "", "common.py": "import numpy"}
-    assert needed(sources, "code/train.py") == {"numpy": Import("common.py", 1)}
+def test_what_lies_elsewhere_in_the_bundle_may_be_on_a_path_that_the_script_makes() -> None:
+    text = "import sys\nsys.path.insert(0, 'src')\nimport mylib, numpy"
+    assert names(text, {"src/mylib.py": "import x"}) == ["numpy"]
+    assert names("import inner", {"src/inner/core.py": "import x"}) == []
 
 
 def test_it_is_said_where_a_module_is_imported_first() -> None:

@@ -170,7 +170,7 @@ def test_an_optimizer_acts_only_in_a_live_step(live):
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     before = model.weight.detach().clone()
-    api._guard_optimizer(optimizer, lambda: live)
+    api._guard_optimizer(optimizer, lambda closure: live)
     model(torch.ones(1)).backward()
     closure_ran = []
     optimizer.step(lambda: closure_ran.append(1))
@@ -181,7 +181,7 @@ def test_an_optimizer_acts_only_in_a_live_step(live):
 def test_a_guarded_optimizer_still_suits_schedulers_hooks_and_state_dicts():
     model = nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)
-    api._guard_optimizer(optimizer, lambda: True)
+    api._guard_optimizer(optimizer, lambda closure: True)
     ran = []
     optimizer.register_step_post_hook(lambda *_: ran.append(1))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)

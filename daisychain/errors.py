@@ -20,6 +20,11 @@ from daisychain.facts import Verdict
 INTERRUPTED = 130
 
 
+def about(verdict: Verdict) -> str:
+    """A verdict's reason, with its node in front where it doesn't name that itself."""
+    return verdict.reason if verdict.node in verdict.reason else f"{verdict.node}: {verdict.reason}"
+
+
 class DaisyError(Exception):
     """What happened and what to try.
 
@@ -59,7 +64,7 @@ class PreflightError(DaisyError):
 
     def __init__(self, verdicts: Sequence[Verdict]) -> None:
         worst = next((v for v in verdicts if v.level == "refuse"), verdicts[0])
-        super().__init__(f"{worst.node}: {worst.reason}" if worst.node else worst.reason, worst.remedy)
+        super().__init__(about(worst), worst.remedy)
         self.verdicts = tuple(verdicts)
 
 

@@ -85,6 +85,8 @@ class Device(Record, frozen=True, kw_only=True):
     cores_logical: int
     memory_bytes: int
     gpus: tuple[Gpu, ...] = ()
+    cpu_lacks: tuple[str, ...] = ()
+    """Instructions that torch's wheels may use and this processor hasn't ('avx2'); empty where that is unknown."""
 
 
 class Versions(Record, frozen=True, kw_only=True):
@@ -95,6 +97,10 @@ class Versions(Record, frozen=True, kw_only=True):
     os: str
     """For people: 'Debian GNU/Linux 12', 'macOS 15.1'."""
     os_family: Literal["linux", "macos", "windows"]
+    machine: str = ""
+    """The processor's architecture as Python names it: 'x86_64', 'aarch64'; empty where unknown."""
+    glibc: tuple[int, int] | None = None
+    """None for another C library and where unknown."""
 
 
 class Capacity(Record, frozen=True, kw_only=True):
@@ -143,6 +149,30 @@ class Node(Record, frozen=True, kw_only=True):
     """Its owner uses it: it takes no part in a run until it is given back."""
     detail: str = ""
     """One short phrase for people: 'measuring speed', 'not heard of for 6 s'."""
+
+
+class Condition(Record, frozen=True, kw_only=True):
+    """What a node is like at one moment, looked at before a run. None is what its system doesn't tell."""
+
+    clock_s: float
+    """Seconds since 1970 by its own clock."""
+    skew_s: float | None = None
+    """How far its clock is ahead of the head's; filled in by the head."""
+    disk_free_bytes: int | None = None
+    """Where a run's files go."""
+    memory_free_bytes: int | None = None
+    """What programs can still get without swapping, within its memory limit."""
+    busy: float | None = None
+    """Part of all its cores that was in use over the last minute and still is, 0 to 1."""
+    battery_percent: float | None = None
+    """None also for a machine without one."""
+    plugged: bool | None = None
+    hot_c: float | None = None
+    """The processor's sensor that is nearest to its limit."""
+    limit_c: float | None = None
+    """Where the hardware slows down by that sensor."""
+    kept_awake: bool | None = None
+    """Whether a run can keep it from falling asleep."""
 
 
 class JoinRequest(Record, frozen=True, kw_only=True):

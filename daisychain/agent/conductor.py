@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from daisychain.agent import bundles, modules
+from daisychain.agent import bundles, inspection, modules
 from daisychain.agent.launch import Cargo, folder_name, pack_job, pack_script, run_name
 from daisychain.agent.preflight import check, judge_paths
 from daisychain.agent.seats import Seat, Side, named, speeds, try_paths
 from daisychain.config import Paths, Settings
-from daisychain.errors import DaisyError, DataError, LinkError, PreflightError, UsageError
+from daisychain.errors import DaisyError, DataError, LinkError, PreflightError, UsageError, about
 from daisychain.facts import Node, RunSpec, RunState, Verdict
 from daisychain.link.messages import (
     EndRun,
@@ -29,6 +29,7 @@ from daisychain.link.messages import (
     StartRank,
 )
 from daisychain.link.session import CHUNK_BYTES, Session
+from daisychain.plan.checks import Needs
 from daisychain.plan.devices import devices, seat_names
 from daisychain.plan.networks import judge_networks
 from daisychain.run.failure import Failure, cause, from_exit, from_report
@@ -215,11 +216,12 @@ class Conductor:
         self.folder.launch(self.spec, {"run": self.id, "chain": names, "torch": self._seats[0].node.versions.torch})
         self._event("launched", nodes=names, files=len(files), bytes=sum(f.size for f in files))
         for warning in self._warnings:
-            self._note(f"{warning.reason}. {warning.remedy}".strip())
+            self._note(f"{about(warning)}. {warning.remedy}".strip())
         if len(names) > 1:
             self._note("gradients travel unencrypted between the nodes: gloo has no encryption")
         wanted = await asyncio.to_thread(modules.read_needed, self._cargo.files, self._cargo.script)
         self._refuse_if(await modules.look_for(wanted, self._firsts, self._together))
+        await self._inspect(sum(file.size for file in files))
         self.tracker.enter("shipping", f"{sum(f.size for f in files) / 1e6:.1f} MB to {len(names)} nodes")
         self._changed()
         await self._together([self._prepare(seat) for seat in self._firsts])
@@ -231,6 +233,16 @@ class Conductor:
         self._generations.paused = self.tracker.paused
         for number, seat in enumerate(self._seats):
             self._generations.lend(number, seat.node.lent)
+
+    async def _inspect(self, files_bytes: int) -> None:
+        """See what the nodes are like now. Raises PreflightError when one of them can't take the run."""
+        needs = Needs(disk_bytes=files_bytes, ranks=self.spec.ranks)
+        looking = inspection.judge([(seat.node, seat.side) for seat in self._firsts], needs)
+        (verdicts,) = await self._together([looking])
+        for verdict in verdicts:
+            if verdict.level == "warn":
+                self._note(f"{about(verdict)}. {verdict.remedy}")
+        self._refuse_if(verdicts)
 
     async def _together(self, parts: Sequence[Any]) -> list[Any]:
         """Await all; the first error ends the others, and so does the run's end (raises _Over)."""
@@ -517,7 +529,8 @@ class Conductor:
                 self._over.set()
             return
         told = [failure for failure in self._failures if failure.node == name]
-        failure = told[-1] if told else from_exit(name, code, self._log_path(seat), now)
+        lacks = self._seats[seat].node.device.cpu_lacks
+        failure = told[-1] if told else from_exit(name, code, self._log_path(seat), now, lacks)
         if not told:
             self._failures.append(failure)
         self._generations.exited(seat, now, failure.message, hopeless=code == ILLEGAL_INSTRUCTION)

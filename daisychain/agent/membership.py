@@ -25,6 +25,7 @@ from daisychain.link.messages import (
     Heartbeat,
     Hello,
     HelloBack,
+    Inspect,
     Listen,
     NodeNews,
     OrderRank,
@@ -204,7 +205,9 @@ class Membership:
 
     async def _from_head(self, session: Session, message: AnyMessage, _: int) -> AnyMessage | None:
         match message:
-            case PrepareRun() | Listen() | TryPaths() | FindModules() | StartRank() | OrderRank() | EndRun():
+            case (
+                PrepareRun() | Listen() | TryPaths() | FindModules() | Inspect() | StartRank() | OrderRank() | EndRun()
+            ):
                 return await self._agent.node_side.handle(message, HeadLink(session))
             case Heartbeat():
                 return None

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from daisychain.agent import modules
+from daisychain.agent import inspection, modules
 from daisychain.agent.ranks import NodeRun
 from daisychain.agent.reach import Ear, try_path
 from daisychain.config import Paths, Settings
@@ -21,6 +21,7 @@ from daisychain.link.messages import (
     EndRun,
     File,
     FindModules,
+    Inspect,
     Listen,
     Listening,
     Message,
@@ -107,6 +108,8 @@ class NodeSide:
                 return await _try_paths(message)
             case FindModules():
                 return await asyncio.to_thread(modules.find, message)
+            case Inspect():
+                return await asyncio.to_thread(inspection.inspect, self._paths)
             case StartRank():
                 return await self._start(message, head)
             case OrderRank():

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from daisychain.errors import NoNodeError
 from daisychain.facts import Node, Verdict
+from daisychain.plan.checks import install_torch, judge_machine
 from daisychain.plan.networks import judge_networks
 
 
@@ -76,9 +77,7 @@ def _alone(node: Node) -> list[Verdict]:
     found = []
     if node.nic_verdict.level == "refuse":
         found.append(_no(node, "nic", node.nic_verdict.reason, node.nic_verdict.remedy))
-    if node.versions.torch is None:
-        found.append(_no(node, "torch", "torch is not installed", "Run there: python -m pip install torch"))
-    return found
+    return [*found, *(verdict for verdict in judge_machine(node) if verdict.level != "ok")]
 
 
 def _beside(first: Node, node: Node) -> list[Verdict]:
@@ -89,8 +88,7 @@ def _beside(first: Node, node: Node) -> list[Verdict]:
         found.append(_no(node, "os", reason, "Chain only Linux machines, or only Macs"))
     if mine.torch and theirs.torch and _minor(mine.torch) != _minor(theirs.torch):
         reason = f"{first.name} has torch {mine.torch} and {node.name} {theirs.torch}"
-        remedy = f"Run on {node.name}: python -m pip install 'torch=={mine.torch.split('+')[0]}'"
-        found.append(_no(node, "torch", reason, remedy))
+        found.append(_no(node, "torch", reason, install_torch(node, mine.torch.split("+")[0])))
     if mine.daisychain != theirs.daisychain:
         reason = f"{first.name} has daisychain {mine.daisychain} and {node.name} {theirs.daisychain}"
         found.append(_no(node, "daisychain", reason, f"Install daisychain {mine.daisychain} on {node.name}"))

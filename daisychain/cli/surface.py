@@ -11,7 +11,7 @@ from typing import Any
 
 from daisychain.cli.parser import COMMANDS
 from daisychain.config import Paths, Settings, load, locate
-from daisychain.errors import INTERRUPTED, DaisyError, PreflightError
+from daisychain.errors import INTERRUPTED, DaisyError, PreflightError, about
 
 
 class Surface:
@@ -61,8 +61,7 @@ def _explain(error: DaisyError, surface: Surface) -> int:
         ]
         surface.event("refused", verdicts=verdicts)
         for v in error.verdicts:
-            said = ": ".join(part for part in (v.level, v.node, v.reason) if part)
-            print(f"daisychain: {said}. {v.remedy}".rstrip(), file=sys.stderr)
+            print(f"daisychain: {v.level}: {about(v)}. {v.remedy}".rstrip(), file=sys.stderr)
     else:
         surface.event("error", message=error.what, remedy=error.remedy, exit=error.exit_code)
         print(f"daisychain: {error}", file=sys.stderr)

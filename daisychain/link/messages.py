@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from daisychain.facts import Nic, Node, RunSpec, RunState, Snapshot, Verdict
+from daisychain.facts import Condition, Nic, Node, RunSpec, RunState, Snapshot, Verdict
 
 PROTOCOL = 4
 MAX_FRAME_BYTES = 4 * 1024 * 1024
@@ -161,6 +161,23 @@ class Nics(Message, frozen=True, kw_only=True):
     chosen: str
 
 
+class Examine(Message, frozen=True, kw_only=True):
+    """Check this machine and the chain it leads, without a run. Answered by Examined."""
+
+    peer: str = ""
+    """HOST[:PORT] of a machine to reach besides; empty: none."""
+
+
+class Examined(Message, frozen=True, kw_only=True):
+    verdicts: tuple[Verdict, ...]
+    """Of every level, by node."""
+    nodes: tuple[Node, ...]
+    conditions: tuple[Condition | None, ...]
+    """Of the nodes, in their order; None for one that didn't answer."""
+    paths: tuple[tuple[str, str, str], ...] = ()
+    """(from, to, why not) of each pair of nodes that was tried; the last is empty where the path works."""
+
+
 class QuitAgent(Message, frozen=True, kw_only=True):
     """End the agent, and with it any run."""
 
@@ -308,6 +325,14 @@ class ModulesFound(Message, frozen=True, kw_only=True):
     missing: tuple[str, ...]
 
 
+class Inspect(Message, frozen=True, kw_only=True):
+    """What is this node like now: disk, memory, load, power, clock. Answered by Inspected."""
+
+
+class Inspected(Message, frozen=True, kw_only=True):
+    condition: Condition
+
+
 class FetchBlob(Message, frozen=True, kw_only=True):
     """A worker asks for a file's content from `offset` on; binary frames follow, then Done or Refused as the answer."""
 
@@ -371,10 +396,10 @@ class EndRun(Message, frozen=True, kw_only=True):
 AnyMessage = (
     Done | Refused | Watch | World | Look | Ping | Pong | MakeInvite | Invitation | BeWorker | ConfirmHead
     | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | PauseRun | Lend
-    | ListNics | Nics | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome | PairHello | PairNonce
-    | PairReveal | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun | Listen | Listening
-    | TryPaths | PathsTried | FindModules | ModulesFound | FetchBlob | ShipProgress | StartRank
-    | OrderRank | RankReport | EndRun
+    | ListNics | Nics | Examine | Examined | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome
+    | PairHello | PairNonce | PairReveal | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun
+    | Listen | Listening | TryPaths | PathsTried | FindModules | ModulesFound | Inspect | Inspected | FetchBlob
+    | ShipProgress | StartRank | OrderRank | RankReport | EndRun
 )  # fmt: skip
 """Every message there is, in the order above."""
 

@@ -27,6 +27,8 @@ from daisychain.machine.interfaces import os_family, read_machine
 from daisychain.machine.nics import describe
 
 ROOT = Path("/")
+NEEDED_FLAGS = ("avx", "avx2", "fma")
+"""What torch's x86 wheels may use without asking, as /proc/cpuinfo names it."""
 
 
 def _run(*command: str) -> str:
@@ -66,6 +68,7 @@ def read_device(root: Path = ROOT) -> Device:
         cores_logical=logical,
         memory_bytes=min(limits),
         gpus=_read_gpus(),
+        cpu_lacks=_cpu_lacks(read(root / "proc/cpuinfo")),
     )
 
 
@@ -106,7 +109,13 @@ def _cpu_model_in(cpuinfo: str) -> str:
     return next((fields[key] for key in ("model name", "Model", "cpu", "Hardware") if key in fields), "")
 
 
-def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
+def _cpu_lacks(cpuinfo: str) -> tuple[str, ...]:
+    """Of NEEDED_FLAGS, what Linux doesn't list for an x86 processor; others call their list 'Features'."""
+    found = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    return tuple(flag for flag in NEEDED_FLAGS if flag not in found[1].split()) if found else ()
+
+
+def cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """Folders of this process's cgroup and its ancestors, v2 and v1, whichever of them are visible here."""
     base = root / "sys/fs/cgroup"
     for line in read(root / "proc/self/cgroup").splitlines():
@@ -127,14 +136,14 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
 def _memory_limits(root: Path) -> list[int]:
     """Bytes; v1 without a limit says a number larger than any memory, v2 says 'max'."""
     files = ("memory.max", "memory.limit_in_bytes")
-    found = (number(read(folder / file)) for folder in _cgroup_folders(root, "memory") for file in files)
+    found = (number(read(folder / file)) for folder in cgroup_folders(root, "memory") for file in files)
     return [limit for limit in found if limit is not None and limit > 0]
 
 
 def _cpu_quota(root: Path) -> int | None:
     """Whole cores that the narrowest quota comes to, rounded up; None without one."""
     cores = []
-    for folder in _cgroup_folders(root, "cpu"):
+    for folder in cgroup_folders(root, "cpu"):
         quota, _, period = read(folder / "cpu.max").partition(" ")
         pair = (number(quota), number(period))
         if pair == (None, None):
@@ -203,7 +212,15 @@ def read_versions(root: Path = ROOT) -> Versions:
         torch=_torch_version(),
         os=_os_name(root),
         os_family=os_family(),
+        machine=platform.machine(),
+        glibc=_glibc(*platform.libc_ver()),
     )
+
+
+def _glibc(name: str, version: str) -> tuple[int, int] | None:
+    """(2, 31) from what platform.libc_ver says; None for another C library."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found and name == "glibc" else None
 
 
 def _torch_version() -> str | None:

@@ -56,12 +56,17 @@ def from_report(node: str, report: Mapping[str, Any], log_path: str, at_s: float
     )
 
 
-def from_exit(node: str, code: int, log_path: str, at_s: float) -> Failure:
-    """A rank that ended without a report; a negative code is the signal that ended it."""
+def from_exit(node: str, code: int, log_path: str, at_s: float, lacks: Sequence[str] = ()) -> Failure:
+    """A rank that ended without a report; a negative code is the signal that ended it.
+
+    lacks: instructions that its node's processor is known not to have.
+    """
+    missing = ", ".join(lacks).upper()
     message, remedy = {
         -9: ("its rank was killed (SIGKILL); most often memory ran out", "Use a smaller batch, or leave this node out"),
         -4: (
-            "its processor lacks an instruction that this torch needs (SIGILL), most often AVX2",
+            "its processor lacks an instruction that this torch needs (SIGILL)"
+            + (f": it has no {missing}" if missing else ", most often AVX2"),
             "Leave this node out, or install an older torch there",
         ),
         -6: ("its rank aborted (SIGABRT)", "The log has the last words"),

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from daisychain.agent.conductor import Conductor
 from daisychain.agent.seats import Seat, speeds
 from daisychain.config import Settings, locate
 from daisychain.errors import DaisyError, DataError, LinkError, PreflightError
-from daisychain.facts import Capacity, Device, Gpu, Node, RunSpec, RunState, Verdict, Versions
+from daisychain.facts import Capacity, Condition, Device, Gpu, Node, RunSpec, RunState, Verdict, Versions
 from daisychain.link.messages import (
     AnyMessage,
     Done,
     EndRun,
     FetchBlob,
     FindModules,
+    Inspect,
+    Inspected,
     Listen,
     Listening,
     Message,
@@ -58,11 +61,14 @@ class FakeSeat:
         self.blocked: dict[str, str] = {}
         """Why this node can't reach another one, by its name."""
         self.lacks: tuple[str, ...] = ()
+        self.condition = Condition(clock_s=time.time())
         self.hangs = asyncio.Event()
         self.release = asyncio.Event()
         self.started = asyncio.Event()
 
     async def ask(self, message: Message, timeout_s: float) -> AnyMessage:
+        if isinstance(message, Inspect):
+            return Inspected(condition=self.condition)
         self.asked.append(message)
         kind = type(message).__name__
         if kind in self.fail:
@@ -488,6 +494,28 @@ async def test_what_ranks_die_of_while_they_are_ended_explains_nothing(tmp_path:
     stage.seats["old"].release.set()
     state = await stage.end()
     assert state.error == "head: train.py:3: ValueError: boom"
+
+
+async def test_a_node_whose_disk_is_too_small_is_refused_before_anything_is_shipped(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.seats["old"].condition = Condition(clock_s=time.time(), disk_free_bytes=1)
+    state = await stage.end()
+    assert (state.phase, state.exit) == ("failed", 4)
+    assert state.error.startswith(
+        "old has 0 MB of disk space free, and the run's files alone take 0 MB. Free some space"
+    )
+    assert stage.seats["old"].kinds() == ["EndRun"]
+
+
+async def test_what_a_node_is_like_is_told_with_the_run_where_it_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.seats["old"].condition = Condition(clock_s=time.time() + 900, busy=0.9)
+    await stage.started()
+    log = "\n".join(stage.run.state().log)
+    assert "90% of old's processor is in use by other programs" in log
+    assert "old's clock is 15 minutes ahead of the head's" in log
+    stage.run.stop()
+    await stage.end()
 
 
 @pytest.mark.parametrize(

@@ -259,3 +259,25 @@ HOSTS = {
 def test_host_names(monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: full)
     assert probe.host_name() == HOSTS[full]
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "lacks"),
+    [
+        ("flags\t\t: fpu sse4_2 avx avx2 fma\n", ()),
+        ("flags\t\t: fpu sse4_2 avx\nvmx flags\t: avx2\n", ("avx2", "fma")),
+        ("flags\t\t: fpu lm ssse3\nflags\t\t: fpu lm ssse3\n", ("avx", "avx2", "fma")),
+        ("Features\t: fp asimd\n", ()),
+        ("", ()),
+    ],
+)
+def test_what_a_processor_lacks_is_told_where_linux_lists_what_it_has(cpuinfo: str, lacks: tuple[str, ...]) -> None:
+    assert probe._cpu_lacks(cpuinfo) == lacks
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [(("glibc", "2.36"), (2, 36)), (("glibc", "2.9"), (2, 9)), (("", ""), None), (("musl", "1.2"), None)],
+)
+def test_only_a_glibc_has_a_version_here(said: tuple[str, str], expected: tuple[int, int] | None) -> None:
+    assert probe._glibc(*said) == expected

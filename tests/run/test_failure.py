@@ -68,3 +68,8 @@ def test_a_silent_end_says_what_its_code_means_and_what_to_try(code: int, word: 
     assert word in found.text
     assert found.remedy
     assert found.log_path == "/log"
+
+
+def test_a_processor_that_is_known_to_lack_an_instruction_is_told_which() -> None:
+    assert "it has no AVX, AVX2" in from_exit("old", -4, "", 0.0, ("avx", "avx2")).text
+    assert "most often AVX2" in from_exit("old", -4, "", 0.0).text

@@ -12,6 +12,7 @@ import msgspec
 from daisychain.agent import preflight
 from daisychain.agent.chain import HEARTBEAT_S, LOST_AFTER_S, Chain, advice
 from daisychain.agent.conductor import Conductor
+from daisychain.agent.doctor import examine
 from daisychain.agent.door import Door
 from daisychain.agent.launch import check_spec, judge_script
 from daisychain.agent.seats import Side
@@ -23,6 +24,8 @@ from daisychain.link.messages import (
     PROTOCOL,
     AnyMessage,
     EndRun,
+    Examine,
+    Examined,
     FetchBlob,
     File,
     Heartbeat,
@@ -155,6 +158,17 @@ class Headship:
         )
         self._driving = asyncio.create_task(self._run.drive(lambda: self._sides(chosen)))
         return self._run
+
+    async def examine(self, message: Examine) -> Examined:
+        """Check this machine, and every node of its chain that is there."""
+        own, head = self._agent.own, self._agent.membership.head
+        worker = self._agent.membership.active
+        nodes = [own] if worker else list(self.nodes())
+        there = [node for node in nodes if node.state != "lost"]
+        host, port = (head.address, head.port) if worker and head and not message.host else (message.host, message.port)
+        parts = [(own, OwnSide(self._agent)), *self._sides([node for node in there if node.id != own.id])]
+        lost = [node for node in nodes if node.state == "lost"]
+        return await examine(parts, lost, (host, port) if host else None)
 
     def _sides(self, chosen: Sequence[Node]) -> list[tuple[Node, Side]]:
         now = {node.id: node for node in self.nodes()}

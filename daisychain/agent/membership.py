@@ -72,6 +72,11 @@ class Membership:
         return self._active
 
     @property
+    def head(self) -> Node | None:
+        """The head's record, once it was connected with."""
+        return self._head
+
+    @property
     def remembers_head(self) -> bool:
         return bool(self._known.heads())
 

@@ -16,6 +16,7 @@ from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError
 from daisychain.facts import Node, RunSpec, RunState
 from daisychain.link.messages import (
+    DOCTOR,
     AnyMessage,
     Done,
     EndRun,
@@ -149,7 +150,10 @@ class NodeSide:
 
     async def _listen(self, message: Listen) -> Listening:
         """Be reachable for the run's other nodes, for a short while."""
-        self._this(message.run)
+        if not message.run.startswith(DOCTOR):
+            self._this(message.run)
+        elif self._current is not None:
+            raise DaisyError(f"this node is in run {self._current.run}", "Try again when that run is over")
         self._ear.close()
         self._ear = Ear(message.run)
         address = self._own().address

@@ -32,6 +32,7 @@ from daisychain.link.messages import (
     ConfirmHead,
     DeclineWorker,
     Done,
+    Examine,
     FollowRun,
     Forget,
     Launch,
@@ -225,6 +226,8 @@ class Agent:
                 self._watch(session, message.interval_s)
             case ListNics():
                 return Nics(nics=self._nics, verdicts=self._nic_verdicts, chosen=self._own.nic)
+            case Examine():
+                return await head.examine(message)
             case BeWorker():
                 await self.membership.become(message)
                 await head.withdraw()

@@ -8,15 +8,13 @@ import msgspec
 
 from daisychain.cli.surface import Surface
 from daisychain.errors import LinkError
-from daisychain.facts import ENDED, Node, RunState, Verdict
+from daisychain.facts import ENDED, Node, RunState
 from daisychain.link.client import AgentClient, connect_local, connect_or_start, read_lock
 from daisychain.link.messages import (
     Forget,
     Invitation,
-    ListNics,
     Look,
     MakeInvite,
-    Nics,
     Ping,
     Pong,
     QuitAgent,
@@ -32,7 +30,6 @@ async def command(words: argparse.Namespace, surface: Surface) -> int:
         "invite": _invite,
         "nodes": _nodes,
         "status": _status,
-        "doctor": _doctor,
         "bench": _bench,
         "paths": _paths,
         "stop": _stop,
@@ -135,41 +132,6 @@ def _run_facts(run: RunState | None) -> dict[str, object] | None:
         "steps": run.steps,
         "folder": run.folder,
     }
-
-
-async def _doctor(words: argparse.Namespace, surface: Surface) -> int:
-    """This machine's verdicts; a later step adds the network between machines."""
-    async with await _started(surface) as agent:
-        nics = await agent.expect(ListNics(), Nics)
-        own = (await agent.expect(Look(), World)).snapshot.nodes[0]
-    torch = own.versions.torch
-    verdicts = [
-        own.nic_verdict,
-        Verdict(level="ok", check="torch", reason=f"torch {torch}")
-        if torch
-        else Verdict(
-            level="refuse", check="torch", reason="torch is not installed", remedy="python -m pip install torch"
-        ),
-        *(gpu.verdict for gpu in own.device.gpus),
-    ]
-    if own.device.gpus and all(gpu.verdict.level != "ok" for gpu in own.device.gpus):
-        verdicts.append(Verdict(level="warn", check="gpu", reason="training uses the CPU: torch can use no GPU here"))
-    surface.event(
-        "doctor",
-        nic=own.nic,
-        verdicts=msgspec.to_builtins(verdicts),
-        nics=[
-            {**msgspec.to_builtins(n), "verdict": msgspec.to_builtins(v)}
-            for n, v in zip(nics.nics, nics.verdicts, strict=True)
-        ],
-    )
-    for v in verdicts:
-        surface.say(f"{SIGNS[v.level]} {v.check:6} {v.reason}" + (f". {v.remedy}" if v.remedy else ""))
-    surface.say("")
-    for nic, v in zip(nics.nics, nics.verdicts, strict=True):
-        mark = "*" if nic.name == nics.chosen else " "
-        surface.say(f"{mark} {SIGNS[v.level]} {nic.name:12} {nic.kind:10} {v.reason}")
-    return 0 if all(v.level != "refuse" for v in verdicts) else 4
 
 
 async def _bench(words: argparse.Namespace, surface: Surface) -> int:

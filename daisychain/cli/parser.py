@@ -16,7 +16,7 @@ COMMANDS = {
     "predict": "predict",
     "nodes": "look",
     "status": "look",
-    "doctor": "look",
+    "doctor": "doctor",
     "bench": "look",
     "paths": "look",
     "stop": "look",
@@ -141,7 +141,9 @@ def _jobs(add: Add) -> None:
 def _looking(add: Add, machine: argparse.ArgumentParser) -> None:
     add("nodes", "who is in the chain", machine)
     add("status", "this machine's agent and its run")
-    add("doctor", "check this machine: network interfaces, versions, devices", machine)
+    doctor = add("doctor", "check this machine and the chain it leads, without a run", machine)
+    doctor.add_argument("--peer", default="", metavar="HOST[:PORT]", help="a machine to reach, besides the chain's own")
+    doctor.add_argument("--bundle", default="", metavar="FILE", help="write a bug report, without addresses and names")
     add("bench", "how fast this machine is", machine)
     add("paths", "where everything lies")
     add("stop", "end the run on every node")

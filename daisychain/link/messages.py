@@ -11,7 +11,9 @@ import msgspec
 
 from daisychain.facts import Condition, Nic, Node, RunSpec, RunState, Snapshot, Verdict
 
-PROTOCOL = 4
+PROTOCOL = 5
+DOCTOR = ".doctor"
+"""What the name begins with that stands for a run where paths are tried without one; no run is called so."""
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
 
@@ -164,8 +166,9 @@ class Nics(Message, frozen=True, kw_only=True):
 class Examine(Message, frozen=True, kw_only=True):
     """Check this machine and the chain it leads, without a run. Answered by Examined."""
 
-    peer: str = ""
-    """HOST[:PORT] of a machine to reach besides; empty: none."""
+    host: str = ""
+    """A machine to reach besides; empty: none, or on a worker its head."""
+    port: int = 0
 
 
 class Examined(Message, frozen=True, kw_only=True):

@@ -63,16 +63,19 @@ async def try_path(address: str, port: int, word: str) -> str:
         return REFUSED
     except OSError as error:
         return error.strerror or NO_ANSWER
+    known = False
     try:
         writer.write(said)
         if await asyncio.wait_for(reader.readline(), EXCHANGE_S) != said:
             return WRONG
+        known = True
         writer.write(PAYLOAD)
         await asyncio.wait_for(reader.readexactly(len(PAYLOAD)), EXCHANGE_S)
     except (asyncio.TimeoutError, TimeoutError):
         return STUCK
     except (OSError, asyncio.IncompleteReadError, ValueError):
-        return WRONG
+        # an Ear that has answered and then hangs up waited in vain for what was sent
+        return STUCK if known else WRONG
     finally:
         await _close(writer)
     return ""

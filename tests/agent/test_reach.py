@@ -72,6 +72,20 @@ async def test_large_packets_that_get_lost_are_told_apart(monkeypatch: pytest.Mo
         await asyncio.sleep(0.05)
 
 
+async def test_an_ear_that_waits_in_vain_for_large_packets_hangs_up_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readline())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(deaf, HERE, 0)
+    try:
+        assert await try_path(HERE, server.sockets[0].getsockname()[1], "run-1") == STUCK
+    finally:
+        server.close()
+        await asyncio.sleep(0.05)
+
+
 async def test_a_stranger_with_a_long_word_is_ignored() -> None:
     ear = Ear("run-1")
     port = await ear.open(HERE)

@@ -1,0 +1,140 @@
+"""Networks as they are: names at 127.0.1.1, docker0, a taken port, firewalls, an MTU hole; as doctor tells them."""
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.lan, pytest.mark.torch, pytest.mark.timeout(120)]
+TAKE = "import socket, time; s = socket.create_server(('', 29500)); print('taken', flush=True); time.sleep(600)"
+firewall = pytest.mark.skipif(shutil.which("iptables") is None, reason="iptables is not installed")
+
+
+def ip(host: Any, *words: str) -> None:
+    subprocess.run(["ip", "-n", host.space, *words], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def chain(make_chain: Callable[..., Any]) -> Any:
+    """Two joined hosts whose names stand for 127.0.1.1, with docker0 everywhere; `odd` is alone."""
+    made = make_chain("head:loopname=1", "old:nic=enp3s0:loopname=1", "odd:loopname=1")
+    for host in made.lan:
+        ip(host, "link", "add", "docker0", "type", "bridge")
+        ip(host, "addr", "add", "172.17.0.1/16", "dev", "docker0")
+        ip(host, "link", "set", "docker0", "up")
+    said = made.on("old", "join", made.lan["head"].address, "--token", made.invite(), "--headless")
+    assert said.exit == 0, said.err
+    made.wait_for("ready", "head", "old", within_s=60)
+    return made
+
+
+def doctor(chain: Any, host: str, *words: str, exit: int = 0) -> dict[str, Any]:
+    said = chain.on(host, "doctor", *words, "--json")
+    assert said.exit == exit, said
+    return dict(said.last)
+
+
+def unwell(event: dict[str, Any], *without: str) -> list[dict[str, Any]]:
+    # how busy the machine that plays all hosts is says nothing of them
+    return [v for v in event["verdicts"] if v["level"] != "ok" and v["check"] not in ("load", "memory", *without)]
+
+
+def test_names_at_127_0_1_1_and_docker0_lead_nobody_astray(chain: Any) -> None:
+    event = doctor(chain, "head")
+    assert unwell(event) == []
+    assert {(n["name"], n["nic"], n["address"]) for n in event["nodes"]} == {
+        ("head", "eth0", chain.lan["head"].address), ("old", "enp3s0", chain.lan["old"].address)
+    }  # fmt: skip
+    assert {(p["from"], p["to"], p["reason"]) for p in event["paths"]} == {("head", "old", ""), ("old", "head", "")}
+    verdicts = {nic["name"]: nic["verdict"]["level"] for nic in event["nics"]}
+    assert verdicts["docker0"] != "ok"
+
+
+def test_a_run_takes_no_fixed_port(chain: Any) -> None:
+    holder = chain.lan["head"].start(sys.executable, "-c", TAKE)
+    try:
+        chain.until(lambda: "taken" in holder.out.read_text(), 10, holder.err.read_text)
+        said = chain.on("head", "run", chain.script(), "--headless", "--json", "--", "1", "0", timeout=60)
+        assert said.exit == 0, said.err
+        assert said.last["steps"] == 11
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+@contextlib.contextmanager
+def closed(host: Any) -> Iterator[None]:
+    host.let_in(47632)
+    try:
+        yield
+    finally:
+        host.open_up()
+
+
+@firewall
+def test_a_firewall_on_either_side_is_seen_and_refused_only_where_gloo_needs_the_way(chain: Any) -> None:
+    with closed(chain.lan["old"]):
+        event = doctor(chain, "head")
+        assert {"from": "head", "to": "old", "reason": "no answer"} in event["paths"]
+        assert unwell(event) == []
+    with closed(chain.lan["head"]):
+        (verdict,) = unwell(doctor(chain, "head", exit=4))
+        assert f"old ({chain.lan['old'].address}) can't reach head" in verdict["reason"]
+        assert f"On head let old in: sudo ufw allow from {chain.lan['old'].address}" in verdict["remedy"]
+
+
+def test_a_hole_for_large_packets_is_named_with_what_closes_it(chain: Any) -> None:
+    nics = [(chain.lan["head"], "eth0"), (chain.lan["old"], "enp3s0")]
+    for host, nic in nics:
+        # the switch stays at 1500; one segment at a time, for it lets large bundles of them pass
+        ip(host, "link", "set", nic, "mtu", "9000", "gso_max_segs", "1")
+    try:
+        verdicts = unwell(doctor(chain, "head", exit=4))
+        assert {v["check"] for v in verdicts} == {"path"}
+        assert all("small packets pass, large ones don't" in v["reason"] for v in verdicts)
+        assert any("On head" in v["remedy"] or "on head" in v["remedy"] for v in verdicts)
+        assert all("mtu 1500" in v["remedy"] for v in verdicts)
+    finally:
+        for host, nic in nics:
+            ip(host, "link", "set", nic, "mtu", "1500", "gso_max_segs", "65535")
+
+
+def test_the_way_to_a_machine_that_is_not_in_the_chain(chain: Any) -> None:
+    address = chain.lan["head"].address
+    (well,) = [v for v in doctor(chain, "odd", "--peer", address)["verdicts"] if v["check"] == "peer"]
+    assert f"odd reaches an agent on {address}, port 47632" in well["reason"]
+    (itself,) = unwell(doctor(chain, "odd", "--peer", "odd", exit=4))
+    assert "the name odd stands for 127.0.1.1" in itself["reason"]
+    (wrong,) = unwell(doctor(chain, "odd", "--peer", f"{address}:9", exit=4))
+    assert "nothing listens on its port 9" in wrong["reason"]
+    assert chain.on("odd", "agent", "stop").exit == 0
+
+
+@pytest.mark.parametrize(
+    ("addresses", "code", "reason"),
+    [
+        (("2001:db8::5/64",), 1, "eth0 has no IPv4 address"),
+        (("169.254.7.7/16", "10.78.0.3/24"), 0, "169.254.7.7"),
+    ],
+    ids=["IPv6 only", "a link-local address first"],
+)
+def test_an_address_that_gloo_can_not_use_is_named_at_once(
+    chain: Any, addresses: tuple[str, ...], code: int, reason: str
+) -> None:
+    odd = chain.lan["odd"]
+    ip(odd, "addr", "flush", "dev", "eth0")
+    for address in addresses:
+        ip(odd, "addr", "add", address, "dev", "eth0")
+    said = chain.on("odd", "doctor", "--nic", "eth0", "--json")
+    try:
+        assert said.exit == code, said
+        (told,) = [said.last] if code else unwell(said.last)
+        assert reason in told.get("message", told.get("reason", ""))
+        assert "eth0" in f"{told}"
+        assert told["remedy"]
+    finally:
+        chain.on("odd", "agent", "stop")

@@ -221,14 +221,35 @@ def explain(error: OSError, folder: Path) -> DaisyError:
     return DaisyError(f"can't write to {folder}: {error.strerror or error}", "Check its permissions")
 
 
-def lay_out(files: Iterable[tuple[str, Path]], folder: Path) -> None:
-    """Put (relative path, source) below a new `folder`. A copy, so that a script that writes can't spoil the source.
+def lay_out(files: Iterable[tuple[File, Path]], folder: Path, kept: Path | None = None) -> None:
+    """Put each file's source below a new `folder`. A copy, so that a script that writes can't spoil the source.
 
-    Raises DataError for a path that would leave the folder.
+    kept: the folder of a BlobStore, from which a source that isn't what it was is dropped.
+    Raises DataError for a path that would leave the folder, and for content that isn't the file's.
     """
-    for name, source in files:
+    for file, source in files:
+        name = file.path
         target = folder / name
         if not target.resolve().is_relative_to(folder.resolve()) or "\\" in name:
             raise DataError(f"{name!r} leads out of the run's folder", "The head sent a wrong file list")
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        if _copy(source, target) != file.sha256:
+            raise _other_content(file, source, kept)
+
+
+def _copy(source: Path, target: Path) -> str:
+    """Copy a file; the SHA-256 of what was copied."""
+    digest = hashlib.sha256()
+    with source.open("rb") as reading, target.open("wb") as writing:
+        while piece := reading.read(1 << 20):
+            digest.update(piece)
+            writing.write(piece)
+    return digest.hexdigest()
+
+
+def _other_content(file: File, source: Path, kept: Path | None) -> DataError:
+    if kept is not None and source.parent == kept:
+        source.unlink(missing_ok=True)
+        what = f"{file.path} as kept here isn't what the head has: it was damaged, and is dropped now"
+        return DataError(what, "Launch the run again; it is sent anew")
+    return DataError(f"{file.path} has changed since the launch", "Launch the run again once nothing writes to it")

@@ -59,10 +59,10 @@ class NodeRun:
         try:
             if fetch is not None:
                 await self._fetch_missing(message.files, blobs, fetch, shipped)
-            sources = [(file.path, local.get(file.sha256) or blobs.path(file.sha256)) for file in message.files]
+            sources = [(file, local.get(file.sha256) or blobs.path(file.sha256)) for file in message.files]
             self.folder.mkdir(parents=True, exist_ok=False)
             # a thread can't be cancelled: `end` waits for it before it clears the folder
-            self._laying = asyncio.ensure_future(asyncio.to_thread(lay_out, sources, self.folder))
+            self._laying = asyncio.ensure_future(asyncio.to_thread(lay_out, sources, self.folder, self._paths.blobs))
             await asyncio.shield(self._laying)
         except OSError as error:
             raise explain(error, self._paths.work) from error

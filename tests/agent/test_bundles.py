@@ -249,10 +249,14 @@ def test_an_os_error_says_which_folder(number: int, word: str) -> None:
 # --- laying out ------------------------------------------------------------------------------------------
 
 
+def as_file(name: str, content: bytes = b"one") -> File:
+    return File(name, hashlib.sha256(content).hexdigest(), len(content))
+
+
 def test_files_are_laid_out_as_copies(tmp_path: Path) -> None:
     put(tmp_path, "source", text="one")
     target = tmp_path / "run"
-    lay_out([("train.py", tmp_path / "source"), ("pkg/deep/m.py", tmp_path / "source")], target)
+    lay_out([(as_file("train.py"), tmp_path / "source"), (as_file("pkg/deep/m.py"), tmp_path / "source")], target)
     (target / "train.py").write_text("changed", encoding="utf-8")
     assert (tmp_path / "source").read_text(encoding="utf-8") == "one"
     assert (target / "pkg" / "deep" / "m.py").read_text(encoding="utf-8") == "one"
@@ -265,6 +269,24 @@ def test_no_path_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     put(tmp_path, "outer/source")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError, match=r"leads out of the run's folder"):
-        lay_out([(name, tmp_path / "outer" / "source")], tmp_path / "outer" / "run")
+        lay_out([(as_file(name), tmp_path / "outer" / "source")], tmp_path / "outer" / "run")
     assert sorted(tmp_path.rglob("*")) == before
     assert not Path("/tmp/daisychain-x").exists()
+
+
+def test_data_that_changed_since_the_launch_is_named_and_left_alone(tmp_path: Path) -> None:
+    put(tmp_path, "x.csv", text="two")
+    with pytest.raises(DataError, match=r"data/x\.csv has changed since the launch") as caught:
+        lay_out([(as_file("data/x.csv"), tmp_path / "x.csv")], tmp_path / "run", tmp_path / "blobs")
+    assert caught.value.remedy
+    assert (tmp_path / "x.csv").exists()
+
+
+def test_kept_data_that_was_damaged_is_named_and_dropped_so_that_it_comes_anew(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs")
+    file = as_file("data/x.csv")
+    put(tmp_path, f"blobs/{file.sha256}", text="onE")
+    assert store.has(file)  # of the right size
+    with pytest.raises(DataError, match=r"data/x\.csv as kept here isn't what the head has"):
+        lay_out([(file, store.path(file.sha256))], tmp_path / "run", tmp_path / "blobs")
+    assert not store.has(file)

@@ -436,7 +436,7 @@ async def test_an_end_while_files_are_laid_out_waits_for_it_and_leaves_nothing(
 ) -> None:
     begun, go, done = threading.Event(), threading.Event(), threading.Event()
 
-    def slow(_: object, folder: Path) -> None:
+    def slow(_: object, folder: Path, __: Path) -> None:
         begun.set()
         go.wait(5)
         folder.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,7 @@ from daisychain.link.messages import (
     StartRank,
     TryPaths,
 )
+from daisychain.machine import awake
 from daisychain.run.lifecycle import Tracker
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class NodeSide:
         self._tracker: Tracker | None = None
         self._head: Head | None = None
         self._waiting_for_head: asyncio.Task[None] | None = None
+        self._awake = awake.Awake(awake.tool())
         self._shares: dict[int, int] = {}
         """By seat."""
 
@@ -165,6 +167,7 @@ class NodeSide:
     async def _start(self, message: StartRank, head: Head) -> AnyMessage:
         run = self._this(message.run)
         self._head = head
+        await asyncio.to_thread(self._awake.hold)
 
         async def report(seat: int, report: dict[str, Any]) -> None:
             if report.get("kind") == "done":
@@ -254,6 +257,7 @@ class NodeSide:
             self._waiting_for_head = None
         self._ear.close()
         await current.end()
+        await asyncio.to_thread(self._awake.release)
         self._current = self._head = None
         self._shares.clear()
         if self._tracker is not None:

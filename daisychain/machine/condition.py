@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import psutil  # type: ignore[import-untyped,unused-ignore]
 
 from daisychain.facts import Condition
+from daisychain.machine import awake
 from daisychain.machine.files import number, read
 from daisychain.machine.probe import ROOT, cgroup_folders
 
@@ -44,7 +45,7 @@ def read_condition(folders: Iterable[Path], root: Path = ROOT) -> Condition:
         plugged=plugged,
         hot_c=hot_c,
         limit_c=limit_c,
-        kept_awake=_kept_awake(root),
+        kept_awake=None if sys.platform == "win32" else awake.tool(sys.platform, root) is not None,
         # last, so that the time it took is on one side of it only
         clock_s=time.time(),
     )
@@ -111,11 +112,3 @@ def _sensors() -> list[Sensor]:
     except (OSError, RuntimeError, ValueError):
         return []
     return [Sensor(chip, one.current, one.high, one.critical) for chip, found in chips.items() for one in found]
-
-
-def _kept_awake(root: Path) -> bool | None:
-    if sys.platform == "darwin":
-        return shutil.which("caffeinate") is not None
-    if sys.platform == "linux":
-        return shutil.which("systemd-inhibit") is not None and (root / "run/systemd/system").is_dir()
-    return None

@@ -8,7 +8,6 @@ from typing import Any
 import psutil
 import pytest
 
-from daisychain.machine import condition
 from daisychain.machine.condition import Sensor, hottest, read_condition
 
 
@@ -82,13 +81,3 @@ def test_a_memory_limit_counts_and_page_cache_is_free(tmp_path: Path, group: str
 def write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-
-
-def test_a_run_can_keep_a_machine_awake_where_systemd_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(condition.sys, "platform", "linux")
-    monkeypatch.setattr(condition.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert condition._kept_awake(tmp_path) is False
-    (tmp_path / "run/systemd/system").mkdir(parents=True)
-    assert condition._kept_awake(tmp_path) is True
-    monkeypatch.setattr(condition.sys, "platform", "win32")
-    assert condition._kept_awake(tmp_path) is None

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daisychain.agent.preflight import check, pick
+from daisychain.agent.preflight import check, judge_paths, pick
 from daisychain.errors import NoNodeError
 from daisychain.facts import Device, Node, Verdict, Versions
 
@@ -100,3 +100,21 @@ def test_who_is_missing_is_named(wanted: tuple[str, ...], what: str) -> None:
 def test_with_all_lost_there_is_no_node() -> None:
     with pytest.raises(NoNodeError, match="no node is ready"):
         pick([node("gone", state="lost")], ())
+
+
+@pytest.mark.parametrize(
+    ("versions", "why", "remedy"),
+    [
+        ({}, "no answer", "sudo ufw allow from"),
+        (MAC, "No route to host", "Privacy, Local Network"),
+        ({}, "small packets pass, large ones don't", "ip link set eth0 mtu 1500"),
+    ],
+)
+def test_a_closed_path_names_both_ends_and_what_opens_it(versions: dict[str, Any], why: str, remedy: str) -> None:
+    head, old = node("head", **versions), node("old", **versions)
+    (verdict,) = judge_paths([head, old], {(1, 0): why})
+    assert (verdict.level, verdict.check, verdict.node) == ("refuse", "path", "head")
+    assert verdict.reason.startswith(f"old ({old.address}) can't reach head ({head.address})")
+    assert why in verdict.reason
+    assert remedy in verdict.remedy
+    assert "head" in verdict.remedy

@@ -4,6 +4,13 @@ A rank's step over n samples takes fixed_s + per_sample_s * n seconds. The best 
 finish at the same time T, with sum((T - fixed_s) / per_sample_s) = batch; a rank whose fixed cost alone is T or more
 would only hold the others up and gets nothing.
 
+Where buckets of gradients leave while backward still runs, a rank's step has a second bound. With `early` the part of
+its step that is over when the first bucket leaves, and T_o the exchange of all buckets but the last, it finishes at
+
+    max(step, early * step + T_o);
+
+the last bucket's exchange comes after everybody, and moves no share.
+
 The first shares come from a reference model's costs. Afterwards `replan` moves them towards what was measured, with
 enough inertia that noise doesn't shake them. What a rank's fixed cost is shows when its share changes: two shares and
 their times are two points of its line.
@@ -11,7 +18,7 @@ their times are two points of its line.
 
 import heapq
 from collections.abc import Sequence
-from math import floor, log
+from math import floor, inf, log
 from statistics import median
 
 import msgspec
@@ -42,10 +49,22 @@ class Cost(msgspec.Struct, frozen=True):
     per_sample_s: float
     cap: int | None = None
     """The most samples that fit into memory; None: no limit."""
+    early: float = 1.0
+    """Part of a step that is over when the first bucket of gradients leaves, over 0 and at most 1."""
 
     def step_s(self, samples: float) -> float:
         """Seconds that a step over `samples` takes."""
         return self.fixed_s + self.per_sample_s * samples
+
+    def finish_s(self, samples: float, overlapped_s: float = 0.0) -> float:
+        """Seconds until the step is over and so are the `overlapped_s` of exchange that may run beside backward."""
+        step_s = self.fixed_s + self.per_sample_s * samples
+        return max(step_s, self.early * step_s + overlapped_s)
+
+    def samples_by(self, finish_s: float, overlapped_s: float = 0.0) -> float:
+        """The inverse of finish_s: samples with which it is over at `finish_s`, below 0 where even none are."""
+        step_s = min(finish_s, (finish_s - overlapped_s) / self.early)
+        return (step_s - self.fixed_s) / self.per_sample_s
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -105,10 +124,11 @@ def cut(samples: int, shares: Sequence[float]) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def solve(batch: int, costs: Sequence[Cost]) -> tuple[int, ...]:
-    """The shares that make the slowest rank's step as short as possible; they sum to `batch` exactly.
+def solve(batch: int, costs: Sequence[Cost], overlapped_s: float = 0.0) -> tuple[int, ...]:
+    """The shares that make the slowest rank finish as early as possible; they sum to `batch` exactly.
 
-    Costs are of one rank each, with per_sample_s > 0. Raises UsageError when the caps hold less than `batch`.
+    Costs are of one rank each, with per_sample_s > 0. overlapped_s: the exchange that may run beside backward.
+    Raises UsageError when the caps hold less than `batch`.
     """
     room = [batch if cost.cap is None else max(0, min(cost.cap, batch)) for cost in costs]
     if sum(room) < batch:
@@ -116,32 +136,40 @@ def solve(batch: int, costs: Sequence[Cost]) -> tuple[int, ...]:
             f"a batch of {batch} samples doesn't fit: all nodes together hold {sum(room)}",
             "Use a smaller batch, or add a node",
         )
-    finish_s = _common_finish(batch, costs, room)
-    taking = [index for index, cost in enumerate(costs) if cost.fixed_s < finish_s and room[index] > 0]
-    shares = [0] * len(costs)
-    for index in taking:
-        # One below the exact answer, so that float noise can't overshoot; the loop below adds what is missing.
-        exact = (finish_s - costs[index].fixed_s) / costs[index].per_sample_s
-        shares[index] = min(room[index], max(0, floor(exact) - 1))
+    finish_s = _common_finish(batch, costs, room, overlapped_s)
+    # One below the exact answer, so that float noise can't overshoot; the loop below adds what is missing.
+    exact = [cost.samples_by(finish_s, overlapped_s) for cost in costs]
+    shares = [min(most, max(0, floor(samples) - 1)) for most, samples in zip(room, exact, strict=True)]
     # All with room, not only those that take part in the exact answer: samples are whole, and the last one may be
     # done earliest by a rank whose fixed cost is just over the exact finish.
-    earliest = [(cost.step_s(shares[i] + 1), i) for i, cost in enumerate(costs) if shares[i] < room[i]]
+    earliest = [(cost.finish_s(shares[i] + 1, overlapped_s), i) for i, cost in enumerate(costs) if shares[i] < room[i]]
     heapq.heapify(earliest)
     for _ in range(batch - sum(shares)):
         _, index = heapq.heappop(earliest)
         shares[index] += 1
         if shares[index] < room[index]:
-            heapq.heappush(earliest, (costs[index].step_s(shares[index] + 1), index))
+            heapq.heappush(earliest, (costs[index].finish_s(shares[index] + 1, overlapped_s), index))
     return tuple(shares)
 
 
-def _common_finish(batch: int, costs: Sequence[Cost], room: Sequence[int]) -> float:
+def _common_finish(batch: int, costs: Sequence[Cost], room: Sequence[int], overlapped_s: float) -> float:
     """The T at which ranks that all work until T, each within its room, have done `batch` samples.
 
-    What is done by T grows piecewise linearly: a rank joins in at its fixed cost and leaves when its room is full.
+    What is done by T grows piecewise linearly: a rank joins in once its fixed cost is paid, slows down from 1 / early
+    to once its speed where the exchange no longer bounds it, and leaves when its room is full.
     """
-    changes = [(cost.fixed_s, 1 / cost.per_sample_s) for cost in costs]
-    changes += [(cost.step_s(n), -1 / cost.per_sample_s) for cost, n in zip(costs, room, strict=True)]
+    changes: list[tuple[float, float]] = []
+    for cost, most in zip(costs, room, strict=True):
+        joins_s, leaves_s = cost.finish_s(0, overlapped_s), cost.finish_s(most, overlapped_s)
+        speed = 1 / cost.per_sample_s
+        bounded_s = overlapped_s / (1 - cost.early) if cost.early < 1 else inf if overlapped_s else 0.0
+        if joins_s < bounded_s:
+            changes.append((joins_s, speed / cost.early))
+            if bounded_s < leaves_s:
+                changes.append((bounded_s, speed - speed / cost.early))
+        else:
+            changes.append((joins_s, speed))
+        changes.append((leaves_s, -speed / cost.early if leaves_s <= bounded_s else -speed))
     changes.sort(key=lambda change: change[0])
     done, speed, now_s = 0.0, 0.0, changes[0][0]
     for at_s, change in changes:

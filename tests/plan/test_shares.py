@@ -17,11 +17,22 @@ costs = st.lists(
     min_size=1,
     max_size=6,
 )
+overlapping = st.lists(
+    st.builds(
+        Cost,
+        st.floats(0, 0.5),
+        st.floats(1e-6, 0.1),
+        st.one_of(st.none(), st.integers(0, 400)),
+        st.floats(0.05, 1),
+    ),
+    min_size=1,
+    max_size=6,
+)
 NAMES = ("head", "mid", "old")
 
 
-def slowest(shares, all_costs):
-    return max(cost.step_s(n) for cost, n in zip(all_costs, shares, strict=True) if n)
+def slowest(shares, all_costs, overlapped_s=0.0):
+    return max(cost.finish_s(n, overlapped_s) for cost, n in zip(all_costs, shares, strict=True) if n)
 
 
 @settings(deadline=None)
@@ -85,6 +96,57 @@ def test_a_node_whose_fixed_cost_is_the_whole_step_gets_nothing():
 
 def test_a_full_node_hands_the_rest_to_the_others():
     assert solve(100, [Cost(0, 1, cap=10), Cost(0, 1), Cost(0, 2)]) == (10, 60, 30)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), overlapping, st.floats(0, 2))
+def test_moving_any_one_sample_never_finishes_earlier_beside_an_exchange(batch, all_costs, overlapped_s):
+    all_costs = [Cost(cost.fixed_s, cost.per_sample_s, None, cost.early) for cost in all_costs]
+    shares = solve(batch, all_costs, overlapped_s)
+    best = slowest(shares, all_costs, overlapped_s)
+    for giver in range(len(shares)):
+        for taker in range(len(shares)):
+            if giver != taker and shares[giver]:
+                moved = list(shares)
+                moved[giver] -= 1
+                moved[taker] += 1
+                assert slowest(moved, all_costs, overlapped_s) >= best * (1 - 1e-9)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 2000), overlapping, st.floats(0, 2))
+def test_shares_that_know_of_overlap_are_never_worse_than_those_that_do_not(batch, all_costs, overlapped_s):
+    room = [batch if cost.cap is None else min(cost.cap, batch) for cost in all_costs]
+    if sum(room) < batch:
+        with pytest.raises(UsageError, match="doesn't fit"):
+            solve(batch, all_costs, overlapped_s)
+        return
+    shares = solve(batch, all_costs, overlapped_s)
+    assert sum(shares) == batch
+    assert all(0 <= n <= most for n, most in zip(shares, room, strict=True))
+    plain = solve(batch, all_costs)
+    best = slowest(shares, all_costs, overlapped_s)
+    assert best <= slowest(plain, all_costs, overlapped_s) * (1 + 1e-9)
+    assert best <= (slowest(plain, all_costs) + overlapped_s) * (1 + 1e-9), "nothing overlapped"
+
+
+@settings(deadline=None)
+@given(overlapping, st.floats(0, 2), st.floats(0, 400))
+def test_samples_by_is_the_inverse_of_finish(all_costs, overlapped_s, samples):
+    for cost in all_costs:
+        finish_s = cost.finish_s(samples, overlapped_s)
+        assert cost.finish_s(cost.samples_by(finish_s, overlapped_s), overlapped_s) == pytest.approx(finish_s)
+
+
+def test_where_the_exchange_bounds_the_step_a_rank_whose_first_bucket_leaves_early_takes_more():
+    # both finish at 1 s: 0.5 * 0.8 + 0.6 and 1 * 0.4 + 0.6
+    early, late = Cost(0, 0.001, early=0.5), Cost(0, 0.001)
+    assert solve(1200, [early, late], 0.6) == (800, 400)
+
+
+def test_an_exchange_that_is_hidden_moves_no_share():
+    # over at 0.5 * 1 + 0.4, before the step is
+    assert solve(1500, [Cost(0, 0.001, early=0.5), Cost(0, 0.002, early=0.5)], 0.4) == (1000, 500)
 
 
 KNOWN = [Cost(0.0, 0.001), Cost(0.0, 0.002), Cost(0.0, 0.004)]

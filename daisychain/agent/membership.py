@@ -31,6 +31,7 @@ from daisychain.link.messages import (
     OrderRank,
     PrepareRun,
     RankReport,
+    SendFlow,
     ShipProgress,
     StartRank,
     TryPaths,
@@ -211,7 +212,15 @@ class Membership:
     async def _from_head(self, session: Session, message: AnyMessage, _: int) -> AnyMessage | None:
         match message:
             case (
-                PrepareRun() | Listen() | TryPaths() | FindModules() | Inspect() | StartRank() | OrderRank() | EndRun()
+                PrepareRun()
+                | Listen()
+                | TryPaths()
+                | SendFlow()
+                | FindModules()
+                | Inspect()
+                | StartRank()
+                | OrderRank()
+                | EndRun()
             ):
                 return await self._agent.node_side.handle(message, HeadLink(session))
             case Heartbeat():

@@ -11,7 +11,7 @@ import msgspec
 
 from daisychain.agent import inspection, modules
 from daisychain.agent.ranks import NodeRun
-from daisychain.agent.reach import Ear, try_path
+from daisychain.agent.reach import Ear, send_flow, try_path
 from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError
 from daisychain.facts import Node, RunSpec, RunState
@@ -22,6 +22,7 @@ from daisychain.link.messages import (
     EndRun,
     File,
     FindModules,
+    FlowSent,
     Inspect,
     Listen,
     Listening,
@@ -29,6 +30,7 @@ from daisychain.link.messages import (
     OrderRank,
     PathsTried,
     PrepareRun,
+    SendFlow,
     StartRank,
     TryPaths,
 )
@@ -109,6 +111,9 @@ class NodeSide:
                 return await self._listen(message)
             case TryPaths():
                 return await _try_paths(message)
+            case SendFlow(run=run, peer=peer):
+                flow = await send_flow(peer.address, peer.port, run)
+                return FlowSent(bytes_per_s=flow.bytes_per_s, latency_s=flow.latency_s)
             case FindModules():
                 return await asyncio.to_thread(modules.find, message)
             case Inspect():

@@ -317,6 +317,20 @@ class PathsTried(Message, frozen=True, kw_only=True):
     """For each peer in order: empty when it was reached, else why not."""
 
 
+class SendFlow(Message, frozen=True, kw_only=True):
+    """Send this neighbour as much as gets through for a second, while all others send too. Answered by FlowSent."""
+
+    run: str
+    peer: Peer
+
+
+class FlowSent(Message, frozen=True, kw_only=True):
+    bytes_per_s: float | None = None
+    """What arrived; None: unknown."""
+    latency_s: float | None = None
+    """Of a message one way, before all were sending; None: unknown."""
+
+
 class FindModules(Message, frozen=True, kw_only=True):
     """Look whether these modules are installed, without importing them. Answered by ModulesFound."""
 
@@ -401,8 +415,8 @@ AnyMessage = (
     | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | PauseRun | Lend
     | ListNics | Nics | Examine | Examined | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome
     | PairHello | PairNonce | PairReveal | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun
-    | Listen | Listening | TryPaths | PathsTried | FindModules | ModulesFound | Inspect | Inspected | FetchBlob
-    | ShipProgress | StartRank | OrderRank | RankReport | EndRun
+    | Listen | Listening | TryPaths | PathsTried | SendFlow | FlowSent | FindModules | ModulesFound | Inspect | Inspected
+    | FetchBlob | ShipProgress | StartRank | OrderRank | RankReport | EndRun
 )  # fmt: skip
 """Every message there is, in the order above."""
 

@@ -13,7 +13,19 @@ from daisychain.agent.node_side import NodeSide, with_share
 from daisychain.config import Settings, locate
 from daisychain.errors import DaisyError
 from daisychain.facts import Device, Node, Verdict, Versions
-from daisychain.link.messages import Done, EndRun, OrderRank, Ping, PrepareRun, StartRank
+from daisychain.link.messages import (
+    Done,
+    EndRun,
+    FlowSent,
+    Listen,
+    Listening,
+    OrderRank,
+    Peer,
+    Ping,
+    PrepareRun,
+    SendFlow,
+    StartRank,
+)
 
 NODE = Node(
     id="id", name="old", role="worker", state="ready", address="127.0.0.1", port=1, nic="lo",
@@ -232,3 +244,15 @@ async def test_a_rank_that_ended_meanwhile_does_not_wait(side: NodeSide, running
 def test_a_share_is_put_on_the_nodes_record() -> None:
     assert with_share(NODE, None) is NODE
     assert with_share(NODE, 3).share == 3
+
+
+async def test_what_flows_to_a_listening_node_is_measured(side: NodeSide) -> None:
+    await side.handle(prepare("one"), HEAD)
+    heard = await side.handle(Listen(run="one"), HEAD)
+    assert isinstance(heard, Listening)
+    sent = await side.handle(SendFlow(run="one", peer=Peer("old", "127.0.0.1", heard.port)), HEAD)
+    assert isinstance(sent, FlowSent)
+    assert sent.bytes_per_s
+    assert sent.latency_s
+    await side.end()
+    assert await side.handle(SendFlow(run="one", peer=Peer("old", "127.0.0.1", heard.port)), HEAD) == FlowSent()

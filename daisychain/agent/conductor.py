@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from daisychain.agent import bundles, inspection, modules
+from daisychain.agent import bundles, inspection, modules, outlook
 from daisychain.agent.launch import Cargo, folder_name, pack_job, pack_script, run_name
 from daisychain.agent.preflight import check, judge_paths
-from daisychain.agent.seats import Seat, Side, named, speeds, try_paths
+from daisychain.agent.seats import Seat, Side, listen, named, speeds, try_paths
 from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError, DataError, LinkError, PreflightError, UsageError, about
 from daisychain.facts import Node, RunSpec, RunState, Verdict
@@ -31,6 +31,7 @@ from daisychain.link.messages import (
 from daisychain.link.session import CHUNK_BYTES, Session
 from daisychain.plan.checks import Needs
 from daisychain.plan.devices import devices, seat_names
+from daisychain.plan.forecast import Network, Question
 from daisychain.plan.networks import judge_networks
 from daisychain.run.failure import Failure, cause, from_exit, from_report
 from daisychain.run.folder import OWN_FILES, RunFolder
@@ -101,6 +102,8 @@ class Conductor:
         self._over = asyncio.Event()
         self._stopped = False
         self._have: dict[str, tuple[int, int]] = {}
+        self._network: Network | None = None
+        """What was measured before the ranks started; None: unknown, or the forecast is told."""
 
     @property
     def active(self) -> bool:
@@ -276,13 +279,34 @@ class Conductor:
         nodes = self.taking_part
         self.tracker.enter("starting", "trying the network between the nodes")
         self._changed()
-        reasons = await try_paths(self._firsts, self.id, self._together)
+        peers = await listen(self._firsts, self.id, self._together)
+        reasons = await try_paths(self._firsts, peers, self.id, self._together)
         working = {pair for pair, reason in reasons.items() if not reason}
         verdicts = (*judge_networks(nodes, working), *judge_paths(nodes, reasons))
         for verdict in verdicts:
             if verdict.level == "warn":
                 self._note(f"{verdict.reason}. {verdict.remedy}".strip())
         self._refuse_if(verdicts)
+        self._tell("measuring the network between the nodes")
+        self._network = await outlook.measure(self._firsts, peers, reasons, self.id, self._together)
+        if self._network is not None:
+            self._tell_outlook("network", outlook.describe(self._network))
+
+    def _foretell(self, batch: int) -> None:
+        """Tell the forecast, once, before the first step."""
+        network, self._network = self._network, None
+        if network is not None:
+            asked = outlook.question(self._seats, network, self.spec, batch)
+            if asked is not None:
+                self._spawn(self._tell_forecast(asked))
+
+    async def _tell_forecast(self, asked: Question) -> None:
+        self._tell_outlook("forecast", await asyncio.to_thread(outlook.foretell, asked))
+
+    def _tell_outlook(self, event: str, told: outlook.Told) -> None:
+        if self.active:
+            self._event(event, **told.facts)
+            self._note(told.text)
 
     def _refuse_if(self, verdicts: Sequence[Verdict]) -> None:
         """Raises PreflightError when one of them refuses."""
@@ -502,6 +526,8 @@ class Conductor:
                     self.folder.metric(line)
                 elif kind in ("plan", "scores", "shares") and seat in (self._generations.members[:1] or (seat,)):
                     self._event(str(kind), **{k: v for k, v in report.items() if k != "kind"})
+                    if kind == "plan":
+                        self._foretell(int(report["batch"]))
 
     def _keep(self, name: str, offset: int, piece: bytes) -> None:
         """A piece of a file that rank 0 left; it can't touch what the run itself writes.

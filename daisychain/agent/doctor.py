@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from daisychain.agent import outlook
 from daisychain.agent.inspection import conditions
 from daisychain.agent.peer import judge_peer, reach
 from daisychain.agent.preflight import check, judge_paths
-from daisychain.agent.seats import Seat, Side, try_paths
+from daisychain.agent.seats import Seat, Side, listen, try_paths
 from daisychain.errors import DaisyError
 from daisychain.facts import Condition, Node, Verdict
 from daisychain.link.messages import DOCTOR, Examined
@@ -51,7 +52,7 @@ def judge(nodes: Sequence[Node], now: Mapping[str, Condition], paths: Paths) -> 
 
 
 async def _paths(parts: Parts) -> tuple[Paths, list[Verdict]]:
-    """What came of trying all pairs, and why they weren't tried."""
+    """What came of trying all pairs; and what the network carries, or why it wasn't tried."""
     if len(parts) < 2:
         return {}, []
     seats = [Seat(node.name, node, side, ("cpu",), 0) for node, side in parts]
@@ -59,11 +60,17 @@ async def _paths(parts: Parts) -> tuple[Paths, list[Verdict]]:
     async def together(asked: list[Any]) -> list[Any]:
         return list(await asyncio.gather(*asked))
 
+    stands_for = f"{DOCTOR}{secrets.token_hex(8)}"
     try:
-        return await try_paths(seats, f"{DOCTOR}{secrets.token_hex(8)}", together), []
+        peers = await listen(seats, stands_for, together)
+        paths = await try_paths(seats, peers, stands_for, together)
+        network = await outlook.measure(seats, peers, paths, stands_for, together)
     except DaisyError as error:
         remedy = error.remedy or "Try again when no run goes on"
         return {}, [Verdict(level="warn", check="path", reason=f"the paths weren't tried: {error.what}", remedy=remedy)]
+    if network is None:
+        return paths, []
+    return paths, [Verdict(level="ok", check="network", reason=outlook.describe(network).text)]
 
 
 async def _peer(own: Node, peer: tuple[str, int] | None) -> list[Verdict]:

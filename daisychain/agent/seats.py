@@ -46,15 +46,23 @@ class named:
             raise type(error)(f"{self._node}: {error.what}", error.remedy) from error
 
 
+Together = Callable[[list[Any]], Awaitable[list[Any]]]
+"""Awaits all, or raises what ends the run."""
+
+
+async def listen(seats: Sequence[Seat], run: str, together: Together) -> list[Peer]:
+    """Let each seat's node listen for the others for a short while; where."""
+    ports = await together([ask(seat, Listen(run=run)) for seat in seats])
+    return [Peer(seat.node.name, seat.node.address, answer.port) for seat, answer in zip(seats, ports, strict=True)]
+
+
 async def try_paths(
-    seats: Sequence[Seat], run: str, together: Callable[[list[Any]], Awaitable[list[Any]]]
+    seats: Sequence[Seat], peers: Sequence[Peer], run: str, together: Together
 ) -> dict[tuple[int, int], str]:
     """For (from, to), positions in `seats`, why one's node can't reach the other's; empty when it can.
 
-    Each listens, then each tries all others at once. together: awaits all, or raises what ends the run.
+    Each tries all others at once. peers: where they listen.
     """
-    ports = await together([ask(seat, Listen(run=run)) for seat in seats])
-    peers = [Peer(seat.node.name, seat.node.address, answer.port) for seat, answer in zip(seats, ports, strict=True)]
     others = [[to for to in range(len(seats)) if to != at] for at in range(len(seats))]
     orders = [
         ask(seat, TryPaths(run=run, peers=tuple(peers[to] for to in others[at]))) for at, seat in enumerate(seats)

@@ -415,8 +415,8 @@ AnyMessage = (
     | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | PauseRun | Lend
     | ListNics | Nics | Examine | Examined | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome
     | PairHello | PairNonce | PairReveal | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun
-    | Listen | Listening | TryPaths | PathsTried | SendFlow | FlowSent | FindModules | ModulesFound | Inspect | Inspected
-    | FetchBlob | ShipProgress | StartRank | OrderRank | RankReport | EndRun
+    | Listen | Listening | TryPaths | PathsTried | SendFlow | FlowSent | FindModules | ModulesFound | Inspect
+    | Inspected | FetchBlob | ShipProgress | StartRank | OrderRank | RankReport | EndRun
 )  # fmt: skip
 """Every message there is, in the order above."""
 

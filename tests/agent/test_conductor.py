@@ -23,6 +23,7 @@ from daisychain.link.messages import (
     EndRun,
     FetchBlob,
     FindModules,
+    FlowSent,
     Inspect,
     Inspected,
     Listen,
@@ -32,6 +33,7 @@ from daisychain.link.messages import (
     OrderRank,
     PathsTried,
     PrepareRun,
+    SendFlow,
     StartRank,
     TryPaths,
 )
@@ -85,6 +87,8 @@ class FakeSeat:
                 return Listening(port=5000)
             case TryPaths(peers=peers):
                 return PathsTried(reasons=tuple(self.blocked.get(peer.name, "") for peer in peers))
+            case SendFlow():
+                return FlowSent(bytes_per_s=1e7, latency_s=0.001)
             case FindModules(names=names):
                 return ModulesFound(missing=tuple(name for name in names if name in self.lacks))
             case _:
@@ -236,11 +240,11 @@ async def test_a_run_from_launch_to_report(tmp_path: Path) -> None:
     assert "finished after 4 steps" in (folder / "report.md").read_text(encoding="utf-8")
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["batch"] for line in lines] == [96, 96, 96, 96]
-    told = [e["event"] for e in stage.events() if e["event"] != "waiting"]
-    assert told == ["launched", "generation", "plan", "scores", "finished"]
+    told = [e["event"] for e in stage.events() if e["event"] not in ("waiting", "forecast")]
+    assert told == ["launched", "network", "generation", "plan", "scores", "finished"]
     for seat in stage.seats.values():
         assert [kind for kind in seat.kinds() if kind != "OrderRank"] == [
-            "PrepareRun", "Listen", "TryPaths", "StartRank", "EndRun"
+            "PrepareRun", "Listen", "TryPaths", "SendFlow", "StartRank", "EndRun"
         ]  # fmt: skip
         assert [order["kind"] for order in seat.orders()] == ["form", "leave"]
 
@@ -858,7 +862,7 @@ async def test_every_rank_of_a_node_has_its_seat_and_the_files_are_shipped_once(
     ]
     for name, seat in stage.seats.items():
         assert [kind for kind in seat.kinds() if kind != "OrderRank"] == [
-            "PrepareRun", "Listen", "TryPaths", "StartRank", "StartRank"
+            "PrepareRun", "Listen", "TryPaths", "SendFlow", "StartRank", "StartRank"
         ]  # fmt: skip
         await stage.order(name, "form", 2)
     formations = [order["formation"] for seat in stage.seats.values() for order in seat.orders()]
@@ -951,5 +955,34 @@ async def test_gpus_get_a_rank_each_and_one_that_is_left_out_is_said(tmp_path: P
     log = "\n".join(stage.run.state().log)
     assert "old: K80: why" in log
     assert "A2000: why" not in log
+    stage.run.stop()
+    await stage.end()
+
+
+async def test_the_forecast_is_told_once_when_the_batch_is_known(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    plan = {"kind": "plan", "steps": 4, "epochs": 1, "batch": 96, "shares": [64, 32]}
+    await stage.run.report(0, plan)
+    for _ in range(500):
+        if any(event["event"] == "forecast" for event in stage.events()):
+            break
+        await asyncio.sleep(0.01)
+    await stage.run.report(0, plan)
+    told = [line.partition(" ")[2] for line in stage.run.state().log]
+    assert "network, with all sending at once: 80 Mbit/s from head, the slowest; 1.0 ms a message" in told
+    assert len([line for line in told if line.startswith("forecast for a dense model, batch 96")]) == 1
+    (foreseen,) = [event for event in stage.events() if event["event"] == "forecast"]
+    assert set(foreseen["nodes"]) == {"head", "old"}
+    stage.run.stop()
+    await stage.end()
+
+
+async def test_a_run_whose_network_is_not_measured_goes_on_without_a_forecast(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat(fail={"SendFlow": LinkError("no answer")}))
+    await stage.train()
+    await stage.run.report(0, {"kind": "plan", "steps": 4, "epochs": 1, "batch": 96, "shares": [64, 32]})
+    assert stage.run.state().phase == "running"
+    assert not [event for event in stage.events() if event["event"] in ("network", "forecast")]
     stage.run.stop()
     await stage.end()

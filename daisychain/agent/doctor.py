@@ -25,8 +25,8 @@ Paths = Mapping[tuple[int, int], str]
 async def examine(parts: Parts, lost: Sequence[Node], peer: tuple[str, int] | None) -> Examined:
     """parts: every node that is there, this machine first. lost: those that aren't. peer: another one to reach."""
     nodes = [node for node, _ in parts]
-    now, (paths, untried), reached = await asyncio.gather(conditions(parts), _paths(parts), _peer(nodes[0], peer))
-    found = [*judge(nodes, now, paths), *untried, *reached, *map(_lost, lost)]
+    now, (paths, network), reached = await asyncio.gather(conditions(parts), _paths(parts), _peer(nodes[0], peer))
+    found = [*judge(nodes, now, paths), *network, *reached, *map(_lost, lost)]
     return Examined(
         verdicts=tuple(dict.fromkeys(found)),
         nodes=tuple(nodes),

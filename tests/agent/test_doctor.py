@@ -8,7 +8,18 @@ import msgspec
 from daisychain.agent.doctor import examine
 from daisychain.errors import DaisyError
 from daisychain.facts import Condition, Device, Gpu, Node, Verdict, Versions
-from daisychain.link.messages import AnyMessage, Inspect, Inspected, Listen, Listening, Message, PathsTried, TryPaths
+from daisychain.link.messages import (
+    AnyMessage,
+    FlowSent,
+    Inspect,
+    Inspected,
+    Listen,
+    Listening,
+    Message,
+    PathsTried,
+    SendFlow,
+    TryPaths,
+)
 
 NODE = Node(
     id="id-head", name="head", role="head", state="ready", address="10.0.0.1", port=1, nic="eth0",
@@ -25,8 +36,10 @@ def node(name: str, last: int, **fields: Any) -> Node:
 class FakeSide:
     """A node; `blocked`: why it can't reach others, by name; `busy`: it is in a run."""
 
-    def __init__(self, blocked: dict[str, str] | None = None, busy: bool = False, **facts: Any) -> None:
-        self.blocked, self.busy = blocked or {}, busy
+    def __init__(
+        self, blocked: dict[str, str] | None = None, busy: bool = False, bytes_per_s: float = 1e7, **facts: Any
+    ) -> None:
+        self.blocked, self.busy, self.bytes_per_s = blocked or {}, busy, bytes_per_s
         self.condition = Condition(clock_s=time.time(), **facts)
 
     async def ask(self, message: Message, timeout_s: float) -> AnyMessage:
@@ -40,6 +53,8 @@ class FakeSide:
                 return Listening(port=5000)
             case TryPaths(peers=peers):
                 return PathsTried(reasons=tuple(self.blocked.get(peer.name, "") for peer in peers))
+            case SendFlow():
+                return FlowSent(bytes_per_s=self.bytes_per_s, latency_s=0.0004)
         raise AssertionError(message)
 
 
@@ -65,6 +80,13 @@ async def test_a_chain_has_every_node_and_every_pair_and_who_is_lost() -> None:
     (path,) = [v for v in found.verdicts if v.check == "path"]
     assert "old (10.0.0.2) can't reach head (10.0.0.1)" in path.reason
     assert "ufw" in path.remedy
+
+
+async def test_what_the_network_carries_is_told_with_the_slowest_sender() -> None:
+    found = await examine([(NODE, FakeSide()), (node("old", 2), FakeSide(bytes_per_s=2.5e6))], [], None)
+    assert [v.reason for v in found.verdicts if v.check == "network"] == [
+        "network, with all sending at once: 20 Mbit/s from old, the slowest; 0.4 ms a message"
+    ]
 
 
 async def test_each_fault_is_told_once() -> None:

@@ -200,6 +200,31 @@ class FoundHead(Record, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Foretold(Record, frozen=True, kw_only=True):
+    """What a run was forecast to be before its first step; its model and its network had been tried by then."""
+
+    text: str
+    """For people, one sentence without a final full stop."""
+    nodes: tuple[str, ...]
+    """Those that it is about."""
+    step_ms: float
+    sync_ms: float
+    """Of a step: exchange that isn't hidden behind computing."""
+    samples_per_second: float
+    seconds: float | None = None
+    """Of the whole run; None where its steps are unknown."""
+    speedup: float | None = None
+    """Over the fastest node alone; None where no node holds the batch alone."""
+    alone_samples_per_second: float | None = None
+    """Of the fastest node alone, as measured."""
+    shares: dict[str, int] = {}
+    added: dict[str, str] = {}
+    """Whether each node helps, in words."""
+    best: tuple[str, ...] = ()
+    """The set of nodes that was forecast to be fastest."""
+    best_speedup: float | None = None
+
+
 class NodeStep(Record, frozen=True, kw_only=True):
     """One node's part of a step; times are means over the last steps in a RunState, exact in metrics.jsonl.
 
@@ -237,6 +262,10 @@ class RunSpec(Record, frozen=True, kw_only=True):
     """Equal shares, never changed: for comparison only."""
     ranks: int = 0
     """CPU ranks on every node, beside those on GPUs; 0: what each node wants."""
+    anyway: bool = False
+    """Launch it though it is forecast to be slower than the fastest node alone."""
+    auto: bool = False
+    """Of these nodes only the set that is forecast to be fastest."""
     resume: str = ""
     """A run of this head that ended early, to go on with; everything but the nodes is as it was launched."""
 
@@ -249,6 +278,10 @@ class RunState(Record, frozen=True, kw_only=True):
     phase: Phase
     paused: bool = False
     """No step is done until somebody resumes it; the ranks wait."""
+    foretold: Foretold | None = None
+    """None: not yet, or unknown."""
+    left_out: tuple[str, ...] = ()
+    """Names of nodes without which the run was forecast to be faster."""
     lent: tuple[str, ...] = ()
     """Names of its nodes that take no part for now, since their owners use them."""
     folder: str

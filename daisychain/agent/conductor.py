@@ -8,6 +8,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from daisychain.agent.preflight import check, judge_paths
 from daisychain.agent.seats import Seat, Side, listen, named, speeds, try_paths
 from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError, DataError, LinkError, PreflightError, UsageError, about
-from daisychain.facts import Node, RunSpec, RunState, Verdict
+from daisychain.facts import Foretold, Node, RunSpec, RunState, Verdict
 from daisychain.link.messages import (
     EndRun,
     FetchBlob,
@@ -29,9 +30,10 @@ from daisychain.link.messages import (
     StartRank,
 )
 from daisychain.link.session import CHUNK_BYTES, Session
+from daisychain.plan.advice import Decision
 from daisychain.plan.checks import Needs
 from daisychain.plan.devices import devices, seat_names
-from daisychain.plan.forecast import Network, Question
+from daisychain.plan.forecast import Network
 from daisychain.plan.networks import judge_networks
 from daisychain.run.failure import Failure, cause, from_exit, from_report
 from daisychain.run.folder import OWN_FILES, RunFolder
@@ -103,7 +105,11 @@ class Conductor:
         self._stopped = False
         self._have: dict[str, tuple[int, int]] = {}
         self._network: Network | None = None
-        """What was measured before the ranks started; None: unknown, or the forecast is told."""
+        """What was measured before the ranks started; None: unknown."""
+        self._left_out: set[int] = set()
+        """Seats without which the run was forecast to be faster."""
+        self._refusal: PreflightError | None = None
+        """Why the run isn't begun after its trial."""
 
     @property
     def active(self) -> bool:
@@ -290,23 +296,48 @@ class Conductor:
         self._tell("measuring the network between the nodes")
         self._network = await outlook.measure(self._firsts, peers, reasons, self.id, self._together)
         if self._network is not None:
-            self._tell_outlook("network", outlook.describe(self._network))
-
-    def _foretell(self, batch: int) -> None:
-        """Tell the forecast, once, before the first step."""
-        network, self._network = self._network, None
-        if network is not None:
-            asked = outlook.question(self._seats, network, self.spec, batch)
-            if asked is not None:
-                self._spawn(self._tell_forecast(asked))
-
-    async def _tell_forecast(self, asked: Question) -> None:
-        self._tell_outlook("forecast", await asyncio.to_thread(outlook.foretell, asked))
-
-    def _tell_outlook(self, event: str, told: outlook.Told) -> None:
-        if self.active:
-            self._event(event, **told.facts)
+            told = outlook.describe(self._network)
+            self._event("network", **told.facts)
             self._note(told.text)
+
+    async def _judge_trial(self, trial: dict[str, Any]) -> None:
+        """Forecast the run from what its ranks have found out, and begin it, without some nodes, or not at all."""
+        members = self._generations.members
+        try:
+            if why := str(trial["why"]):
+                self._note(f"no forecast of this run: {why}")
+            elif any(len(self._seats_of(self._seats[seat].node)) > 1 for seat in members):
+                self._note("no forecast of this run: a node has several ranks")
+            else:
+                self._event("trial", **{k: v for k, v in trial.items() if k != "kind"})
+                names = [self._seats[seat].name for seat in members]
+                asked = outlook.question(
+                    trial, names, self._network, batch=self.tracker.batch, sync=self.spec.sync, steps=self.tracker.steps
+                )
+                choice = {"auto": self.spec.auto, "anyway": self.spec.anyway or self.spec.equal}
+                foretold, decision = await asyncio.to_thread(partial(outlook.foretell, asked, **choice))
+                self._take_forecast(foretold, decision)
+        except (ArithmeticError, KeyError, TypeError, ValueError, DaisyError) as error:
+            log.warning("no forecast of %s", self.id, exc_info=error)
+            self._note(f"no forecast of this run: {error}")
+        self._order(self._generations.members, {"kind": "go"})
+
+    def _take_forecast(self, foretold: Foretold, decision: Decision) -> None:
+        self.tracker.foretold = foretold
+        self._event("forecast", **msgspec.to_builtins(foretold))
+        self._note(f"forecast: {foretold.text}")
+        if decision.refusal is not None:
+            verdict = decision.refusal
+            self._event("refused", verdicts=msgspec.to_builtins([verdict]))
+            self._refusal = PreflightError([verdict])
+            self._over.set()
+        for number, seat in enumerate(self._seats):
+            if seat.name in decision.left_out:
+                self._left_out.add(number)
+                self._generations.leave_out(number, f"the run is forecast to be faster without {seat.name}")
+                self._order((number,), {"kind": "stop"})
+        self.tracker.left_out = decision.left_out
+        self._act()
 
     def _refuse_if(self, verdicts: Sequence[Verdict]) -> None:
         """Raises PreflightError when one of them refuses."""
@@ -322,6 +353,8 @@ class Conductor:
             self._act()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._over.wait(), TICK_S)
+        if self._refusal is not None:
+            raise self._refusal
 
     def _act(self) -> None:
         for action in self._generations.decide(self._clock()):
@@ -399,7 +432,7 @@ class Conductor:
             args=spec.args,
             settings={
                 "seed": spec.seed, "batch": spec.batch, "epochs": spec.epochs, "sync": spec.sync, "equal": spec.equal,
-                "micro": spec.micro,
+                "micro": spec.micro, "trial": len(self._seats) > 1 and not spec.resume,
             },
             resume=again or bool(spec.resume),
         )  # fmt: skip
@@ -451,7 +484,7 @@ class Conductor:
 
     def _takes(self, node: Node) -> bool:
         """Whether a node that wasn't there at the launch may join in."""
-        anybody = not self.spec.nodes and bool(self._generations.seats) and node.state == "ready"
+        anybody = not (self.spec.nodes or self.spec.auto) and bool(self._generations.seats) and node.state == "ready"
         return anybody and not any(v.level == "refuse" for v in check([*self.taking_part, node]))
 
     # --- what comes in while it runs -----------------------------------------------------------------
@@ -516,6 +549,8 @@ class Conductor:
                 self._exited(seat, int(report["code"]))
             case "error":
                 self._fail(from_report(name, report, self._log_path(seat), now))
+            case "trial":
+                self._spawn(self._judge_trial(report))
             case "knobs":
                 self.folder.knobs(name, report)
             case "output":
@@ -526,8 +561,6 @@ class Conductor:
                     self.folder.metric(line)
                 elif kind in ("plan", "scores", "shares") and seat in (self._generations.members[:1] or (seat,)):
                     self._event(str(kind), **{k: v for k, v in report.items() if k != "kind"})
-                    if kind == "plan":
-                        self._foretell(int(report["batch"]))
 
     def _keep(self, name: str, offset: int, piece: bytes) -> None:
         """A piece of a file that rank 0 left; it can't touch what the run itself writes.
@@ -546,6 +579,9 @@ class Conductor:
     def _exited(self, seat: int, code: int) -> None:
         name, now = self._seats[seat].name, self._clock()
         place = self._generations.seats[seat]
+        if seat in self._left_out:
+            self._generations.exited(seat, now)
+            return
         if place.done or self._generations.finished:
             if code:
                 self._note(f"{name}: its rank ended with exit code {code} after its work")

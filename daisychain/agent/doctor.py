@@ -15,9 +15,13 @@ from daisychain.agent.seats import Seat, Side, listen, try_paths
 from daisychain.errors import DaisyError
 from daisychain.facts import Condition, Node, Verdict
 from daisychain.link.messages import DOCTOR, Examined
+from daisychain.plan.advice import advise, decide
 from daisychain.plan.checks import Needs, judge_all, judge_machine
+from daisychain.plan.forecast import Question
 from daisychain.plan.networks import judge_networks
 
+BATCH = 512
+"""Of the reference model, for which a forecast is given."""
 Parts = Sequence[tuple[Node, Side]]
 Paths = Mapping[tuple[int, int], str]
 
@@ -70,7 +74,17 @@ async def _paths(parts: Parts) -> tuple[Paths, list[Verdict]]:
         return {}, [Verdict(level="warn", check="path", reason=f"the paths weren't tried: {error.what}", remedy=remedy)]
     if network is None:
         return paths, []
-    return paths, [Verdict(level="ok", check="network", reason=outlook.describe(network).text)]
+    found = [Verdict(level="ok", check="network", reason=outlook.describe(network).text)]
+    asked = outlook.reference(seats, network, BATCH)
+    return paths, [*found, _forecast(asked)] if asked is not None else found
+
+
+def _forecast(asked: Question) -> Verdict:
+    """What a run of these nodes may be, as far as that can be said without its model."""
+    reason = f"a dense model at a batch of {asked.batch}: {advise(asked)}"
+    slower = decide(asked).refusal is not None
+    remedy = "Convolutional models need the network less; a run measures its own model before its first step"
+    return Verdict(level="warn" if slower else "ok", check="forecast", reason=reason, remedy=remedy if slower else "")
 
 
 async def _peer(own: Node, peer: tuple[str, int] | None) -> list[Verdict]:

@@ -1,9 +1,8 @@
-"""The forecast of a run that is about to start: what its network carries, and what that would mean for a dense model.
+"""The forecast of a run: what its network carries, measured between its nodes, and what its ranks found out by a trial.
 
-How long the run's own model takes is known only once it trains. Until then the reference model stands for it, whose
-time every node has measured. For exact sync of dense models that says much: computing and exchange both grow with the
-number of parameters, so that what a chain gains doesn't depend on it. Convolutions compute more for each parameter,
-and gain more.
+Without a run (doctor) the reference model stands for a dense one, whose time every node has measured: there computing
+and exchange both grow with the number of parameters, so that what a chain gains hardly depends on it. Convolutions
+compute more for each parameter, and gain more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +10,9 @@ from typing import Any, NamedTuple
 
 from daisychain.agent.seats import Seat, Together, ask
 from daisychain.errors import DaisyError
-from daisychain.facts import RunSpec
+from daisychain.facts import Foretold
 from daisychain.link.messages import FlowSent, Peer, SendFlow
-from daisychain.plan.advice import advise, judge
+from daisychain.plan.advice import Decision, advise, decide, judge
 from daisychain.plan.devices import CPU, speed
 from daisychain.plan.forecast import Machine, Network, Question, best, forecast
 from daisychain.plan.shares import Cost
@@ -30,7 +29,7 @@ GAMMA = 2 * (SECOND + THIRD) / (FIRST + 2 * (SECOND + THIRD))
 
 
 class Told(NamedTuple):
-    """A forecast, for people and for events.jsonl."""
+    """Something measured, for people and for events.jsonl."""
 
     text: str
     facts: Mapping[str, Any]
@@ -80,33 +79,93 @@ def describe(network: Network) -> Told:
     )
 
 
-def question(seats: Sequence[Seat], network: Network, spec: RunSpec, batch: int) -> Question | None:
-    """What the reference model would gain on the nodes that take part; None where that is unknown.
+def reference(seats: Sequence[Seat], network: Network, batch: int) -> Question | None:
+    """What the reference model would gain on these nodes; None where that is unknown.
 
     A node with several ranks or a GPU has no forecast yet.
     """
-    taking_part = [seat for seat in seats if not seat.node.lent]
     machines = []
-    for seat in taking_part:
+    for seat in seats:
         cost = speed(seat.node, seat.devices, seat.place) if seat.devices == (CPU,) else None
         if cost is None or cost[1] <= 0 or seat.node.name not in network.bytes_per_s:
             return None
         machines.append(Machine(seat.node.name, Cost(*cost), BACKWARD, GAMMA))
-    if len(machines) < 2 or batch < 1 or spec.equal:
-        return None
-    return Question(tuple(machines), network, BUCKETS, batch, parse(spec.sync))
+    return Question(tuple(machines), network, BUCKETS, batch) if len(machines) > 1 else None
 
 
-def foretell(asked: Question) -> Told:
-    """The forecast; a second of computing for twelve nodes, a twentieth of that for eight."""
-    whole, top = forecast(asked), best(asked)
-    text = (
-        f"forecast for a dense model, batch {asked.batch}, this one's own times being unknown yet: {advise(asked)}; "
-        "convolutions need the network less"
+def question(
+    trial: Mapping[str, Any],
+    names: Sequence[str],
+    network: Network | None,
+    *,
+    batch: int,
+    sync: str = "exact",
+    steps: int | None = None,
+) -> Question:
+    """What is to be forecast, from a "trial" report (train/reports.py) of the ranks with these names, in rank order.
+
+    network: as `measure` found it, for how the nodes' links compare; None: taken to be alike.
+    Raises ValueError, KeyError or TypeError for a report that isn't one.
+    """
+    machines = tuple(
+        # what comes after the first bucket, of the whole step, is all that matters
+        Machine(name, Cost(float(fixed), float(each)), backward=min(0.99, max(0.0, 1 - float(early))), gamma=0.0)
+        for name, (fixed, each), early in zip(names, trial["costs"], trial["early"], strict=True)
     )
-    nodes = {
-        verdict.node: {"share": share, "level": verdict.level, "reason": verdict.reason}
-        for verdict, share in zip(judge(asked), whole.shares, strict=True)
-    }
-    facts = {"model": "reference", "batch": asked.batch, "sync": asked.sync.kind, "nodes": nodes}
-    return Told(text, {**facts, "speedup": whole.speedup, "best": list(top.names), "best_speedup": top.speedup})
+    buckets = tuple(int(size) for size in trial["buckets"])
+    alone = [float(took) for most, took in trial["largest"] if int(most) >= batch]
+    return Question(
+        machines=machines,
+        network=_calibrated(network, names, buckets, float(trial["exchange_s"]), float(trial["latency_s"])),
+        buckets=buckets,
+        batch=batch,
+        sync=parse(sync),
+        steps=steps,
+        sums=int(trial["sums"]),
+        alone_s=min([*alone, *(machine.cost.step_s(batch) for machine in machines)]) if alone else None,
+    )
+
+
+def _calibrated(
+    network: Network | None, names: Sequence[str], buckets: Sequence[int], exchange_s: float, latency_s: float
+) -> Network:
+    """The network such that summing all buckets over all nodes takes what the ranks measured.
+
+    How fast the nodes are beside each other is as the agents measured; gloo's own sums say how fast that is for it.
+    """
+    rates = {name: network.bytes_per_s[name] for name in names} if network else dict.fromkeys(names, 1e9)
+    messages = 2 * (len(names) - 1)
+    unscaled = Network(rates, latency_s / messages, shared=network.shared if network else False)
+    sending_s = max(exchange_s - len(buckets) * latency_s, 0.1 * exchange_s, 1e-9)
+    expected_s = unscaled.sum_s(names, sum(buckets)) - latency_s
+    return Network(
+        {name: rate * expected_s / sending_s for name, rate in rates.items()}, unscaled.latency_s, unscaled.shared
+    )
+
+
+def foretell(asked: Question, *, auto: bool = False, anyway: bool = False) -> tuple[Foretold, Decision]:
+    """The forecast and what to do about it; a second of computing for twelve nodes, a twentieth of that for eight.
+
+    auto, anyway: as in RunSpec. With nodes left out the forecast is that of the others.
+    """
+    decision = decide(asked, auto=auto, anyway=anyway)
+    taken = [name for name in asked.names if name not in decision.left_out]
+    whole, top = forecast(asked, taken), best(asked)
+    text = advise(asked)
+    if decision.left_out:
+        text = f"{text}; {', '.join(decision.left_out)} left out"
+    foretold = Foretold(
+        text=text,
+        nodes=whole.names,
+        step_ms=whole.step_s * 1000,
+        sync_ms=whole.exposed_s * 1000,
+        samples_per_second=whole.samples_per_s,
+        seconds=whole.total_s,
+        speedup=whole.speedup,
+        alone_samples_per_second=None if whole.speedup is None else whole.samples_per_s / whole.speedup,
+        shares=dict(zip(whole.names, whole.shares, strict=True)),
+        added={verdict.node: verdict.reason for verdict in judge(asked)},
+        best=top.names,
+        best_speedup=top.speedup,
+    )
+    return foretold, decision

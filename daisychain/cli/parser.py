@@ -103,7 +103,10 @@ def _running(add: Add, machine: argparse.ArgumentParser) -> None:
     run.add_argument("--target", default="", metavar="COLUMN", help="tabular: the column to predict")
     run.add_argument("--drop", action="append", default=[], metavar="COLUMN", help="tabular: a column to leave out")
     run.add_argument("--data", action="append", default=[], metavar="PATH", help="a file or folder the script needs")
-    run.add_argument("--nodes", default="auto", metavar="A,B|auto", help="which nodes take part (default: all ready)")
+    run.add_argument(
+        "--nodes", default="all", metavar="A,B|auto",
+        help="which nodes take part (default: all ready); auto: those with which it is forecast to be fastest",
+    )  # fmt: skip
     run.add_argument("--batch", type=int, metavar="N", help="global batch, over all nodes together")
     run.add_argument(
         "--micro-batch", type=int, metavar="N", dest="micro",
@@ -121,7 +124,9 @@ def _running(add: Add, machine: argparse.ArgumentParser) -> None:
         "--resume", default="", metavar="RUN", help="go on with a run that ended early, by its folder's name"
     )
     run.add_argument("--headless", action="store_true", help="no screen")
-    run.add_argument("--anyway", action="store_true", help="launch in spite of warnings")
+    run.add_argument(
+        "--anyway", action="store_true", help="launch also what is forecast to be slower than one node alone"
+    )
     run.add_argument("--no-mouse", action="store_true")
 
 

@@ -32,11 +32,13 @@ async def command(words: argparse.Namespace, surface: Surface) -> int:
 
 def spec_of(words: argparse.Namespace) -> RunSpec:
     """What was typed as a run's specification. Raises UsageError."""
-    nodes = () if words.nodes == "auto" else tuple(name.strip() for name in words.nodes.split(",") if name.strip())
+    auto = words.nodes == "auto"
+    every = auto or words.nodes == "all"
+    nodes = () if every else tuple(name.strip() for name in words.nodes.split(",") if name.strip())
     if words.resume:
         if words.what:
             raise UsageError("--resume takes no script: it goes on with the run's own", "Leave the script out")
-        return RunSpec(job="script", resume=Path(words.resume).name, nodes=nodes)
+        return RunSpec(job="script", resume=Path(words.resume).name, nodes=nodes, auto=auto)
     if not words.what:
         raise UsageError(
             "nothing to train was named", "daisychain run SCRIPT.py, or daisychain run tabular FILE.csv ..."
@@ -62,6 +64,8 @@ def spec_of(words: argparse.Namespace) -> RunSpec:
         sync=words.sync,
         equal=words.equal,
         ranks=words.ranks,
+        anyway=words.anyway,
+        auto=auto,
     )
 
 

@@ -8,6 +8,8 @@ from daisychain.errors import UsageError
 from daisychain.facts import Verdict
 from daisychain.plan.forecast import TIE, WAYS, Forecast, Network, Question, best, forecast, without
 
+LOSES = 0.05
+"""By what part all nodes together must be slower than the fastest alone for the run to be refused; less is an error."""
 WORTH = 1.1
 """Speed-up from which on another batch, network or way to sync is worth telling."""
 LARGER = (2, 4, 8, 16)
@@ -35,6 +37,30 @@ def advise(question: Question) -> str:
     if whole.speedup is None:
         return f"these {_number(len(whole.names))} machines make {_speed(whole)}; none of them holds the batch alone"
     return f"these {_number(len(whole.names))} machines are {_speed(whole)} as fast as {_fastest(question)} alone"
+
+
+class Decision(NamedTuple):
+    """What is done about a forecast."""
+
+    left_out: tuple[str, ...] = ()
+    """Nodes that take no part."""
+    refusal: Verdict | None = None
+    """Why the run isn't begun; None: it is."""
+
+
+def decide(question: Question, *, auto: bool = False, anyway: bool = False) -> Decision:
+    """auto: the best set of nodes is taken. anyway: a run that is forecast to lose is begun all the same.
+
+    Raises UsageError when the batch doesn't fit into all nodes together.
+    """
+    whole, top = forecast(question), best(question)
+    if auto:
+        return Decision(tuple(name for name in whole.names if name not in top.names))
+    if anyway or whole.speedup is None or whole.speedup >= 1 - LOSES:
+        return Decision()
+    reason = f"forecast: {advise(question)}"
+    remedy = f"Use --nodes {','.join(top.names)}, let --nodes auto choose, or launch it with --anyway"
+    return Decision(refusal=Verdict(level="refuse", check="forecast", reason=reason, remedy=remedy))
 
 
 def judge(question: Question) -> tuple[Verdict, ...]:

@@ -89,6 +89,10 @@ class Question:
     """Of the whole run; None: unknown."""
     overhead_s: float = 0.0
     """The chain's own work in each step, on one node as on many."""
+    sums: int = 0
+    """Small sums over all nodes in each step, beside those of gradients: of batch normalisation."""
+    alone_s: float | None = None
+    """Of a step that the fastest node does alone, where that was measured."""
 
     def __post_init__(self) -> None:
         names = self.names
@@ -190,7 +194,8 @@ class _Solver:
         wire = 1.0 if question.sync.kind == "exact" else WIRE
         self._buckets = tuple(size * wire for size in question.buckets)
         alone = [cost.step_s(question.batch) for index, cost in enumerate(self._costs) if self._fits([index])]
-        self._alone_s = min(alone) + question.overhead_s if alone else None
+        known = question.alone_s if question.alone_s is not None else min(alone, default=None)
+        self._alone_s = None if known is None else known + question.overhead_s
 
     def _fits(self, members: Sequence[int]) -> bool:
         batch = self._question.batch
@@ -217,6 +222,7 @@ class _Solver:
         over_s = max(cost.finish_s(n, overlapped_s) for cost, n in zip(costs, taken, strict=True))
         sync, exposed_s = question.sync, over_s - compute_s + last_s
         compute_s += question.overhead_s
+        exposed_s += 0.0 if local else question.sums * question.network.sum_s(names, 0)
         if local:
             sync, exposed_s = self._rounds(names, compute_s)
         step_s = compute_s + exposed_s

@@ -181,6 +181,11 @@ class Generations:
         place.done = True
         self._has_results = self._has_results or place.first or not self.members
 
+    def leave_out(self, seat: int, why: str) -> None:
+        """A node takes no further part; the others go on at once, without the step in flight."""
+        self.seats[seat].given_up = why
+        self._broken = self._broken or seat in self.members
+
     def lend(self, seat: int, lent: bool) -> None:
         """Its owner takes a node out, or gives it back."""
         self.seats[seat].lent = lent

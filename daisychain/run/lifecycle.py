@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from daisychain.facts import ENDED, NodeStep, Phase, RunSpec, RunState
+from daisychain.facts import ENDED, Foretold, NodeStep, Phase, RunSpec, RunState
 from daisychain.run.contribution import Part, advice, contributions
 
 RECENT = 20
@@ -64,6 +64,9 @@ class Tracker:
         """Since when it is paused."""
         self._lent: set[str] = set()
         self._warned = self._advised = False
+        self.foretold: Foretold | None = None
+        self.left_out: tuple[str, ...] = ()
+        """Nodes without which the run was forecast to be faster."""
         self.scores: dict[str, Any] = {}
         self.ledger = ""
         """What the ledger proves, or what is wrong with it."""
@@ -81,6 +84,11 @@ class Tracker:
     def batch(self) -> int:
         """The global batch; 0: not known yet."""
         return int(self._plan.get("batch", 0))
+
+    @property
+    def steps(self) -> int | None:
+        """Of the whole run; None: unknown."""
+        return self._plan.get("steps")
 
     @property
     def phase(self) -> Phase:
@@ -265,13 +273,19 @@ class Tracker:
 
     @property
     def speedup(self) -> float | None:
-        """The chain's throughput over the fastest node's own (of all its ranks together), both from this run."""
+        """The chain's throughput over the fastest node's alone, both from this run.
+
+        Alone is what the fastest node took for a whole batch before the first step, where that was measured; else its
+        own computing speed at its share.
+        """
         nodes: dict[str, float] = {}
         for name, speed in self.node_speeds.items():
             node = self._node_of.get(name, name)
             nodes[node] = nodes.get(node, 0.0) + speed
         together = self.samples_per_second
-        return together / max(nodes.values()) if nodes and together else None
+        alone = self.foretold.alone_samples_per_second if self.foretold is not None else None
+        alone = alone or max(nodes.values(), default=None)
+        return together / alone if alone and together else None
 
     @property
     def added(self) -> dict[str, float]:
@@ -291,7 +305,7 @@ class Tracker:
     def state(self, now_s: float) -> RunState:
         """Everything a screen or a script may want to know now."""
         step_ms = mean(ms for ms, _, _ in self._recent) if self._recent else None
-        steps = self._plan.get("steps")
+        steps = self.steps
         stands = self.paused or self._all_lent
         eta = (steps - self._step) * step_ms / 1000 if steps and step_ms and not self.ended and not stands else None
         rate = self.samples_per_second
@@ -302,6 +316,8 @@ class Tracker:
             name=self._name,
             phase=self._phase,
             paused=self.paused and not self.ended,
+            foretold=self.foretold,
+            left_out=self.left_out,
             lent=() if self.ended else tuple(sorted(self._lent)),
             folder=self._folder,
             spec=self._spec,

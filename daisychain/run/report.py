@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from daisychain.facts import RunState
 from daisychain.run.contribution import advice
 
@@ -29,6 +31,8 @@ def as_json(state: RunState, speeds: Mapping[str, float], added: Mapping[str, fl
         "seconds": round(state.elapsed_s, 3),
         "samples_per_second": state.samples_per_second,
         "speedup_vs_fastest_node": state.speedup_vs_fastest_node,
+        "forecast": None if state.foretold is None else msgspec.to_builtins(state.foretold),
+        "left_out": list(state.left_out),
         "loss": state.loss,
         "scores": state.scores,
         "ledger": state.ledger,
@@ -56,6 +60,7 @@ def as_markdown(state: RunState, speeds: Mapping[str, float], added: Mapping[str
         f"- {state.phase} after {state.step} steps in {state.elapsed_s:.1f} s",
         f"- throughput: {_number(state.samples_per_second)} samples/s",
         f"- against the fastest node's own computing speed in this run: {_number(state.speedup_vs_fastest_node)} times",
+        *_foretold(state),
         f"- sync: {state.spec.sync}{'' if state.spec.sync == EXACT else ' (approximate)'}",
         f"- last loss: {_number(state.loss)}",
         f"- ledger: {state.ledger or 'no step was applied'}",
@@ -79,6 +84,16 @@ def as_markdown(state: RunState, speeds: Mapping[str, float], added: Mapping[str
             if not isinstance(value, dict)
         ]
     return "\n".join(lines) + "\n"
+
+
+def _foretold(state: RunState) -> list[str]:
+    """The forecast beside what came of it."""
+    told = state.foretold
+    if told is None:
+        return ["- forecast: none"]
+    times = f"{_number(told.samples_per_second)} samples/s, {_number(told.speedup)} times the fastest node alone"
+    out = [f"- left out: {', '.join(state.left_out)}"] if state.left_out else []
+    return [f"- forecast: {times}, {told.step_ms:.0f} ms a step ({told.text})", *out]
 
 
 def _number(value: float | None) -> str:

@@ -41,7 +41,11 @@ from daisychain.train.reducer import Reducer
 from daisychain.train.state import Training
 from daisychain.train.steps import Steps
 from daisychain.train.task import Task, from_environment
+from daisychain.train.trial import Bench
 from daisychain.train.uncounted import Uncounted
+
+GO_TIMEOUT_S = 15.0
+"""How long a rank waits for what the head makes of its trial; then the run goes on without."""
 
 
 class Process:
@@ -95,10 +99,13 @@ class Chain:
             seed=self.seed,
             unequal=not self.option("equal", False),
             tunes=bool(self.option("tune", True)),
+            tries=bool(self.option("trial", False)),
             follows=not self.option("equal", False) and bool(self.option("rebalance", True)),
             keeper=self._keeper,
             resume=self._resume,
         )
+        self._orders = orders
+        self._reducers: list[Reducer] = []
         self._loader: SharedLoader[Any] | None = None
         _set_threads(task)
         _seed(self.seed)
@@ -165,8 +172,9 @@ class Chain:
                     local = self._sync.kind == "local"
                     wire = torch.bfloat16 if self._sync.kind == "bf16" else None
                     if not local or self.option("micro"):
-                        Reducer(thing, self._steps, Exchange() if local else self._crew.exchange, wire=wire)
-                    thing.register_forward_pre_hook(self._before_forward, prepend=True)
+                        exchange = Exchange() if local else self._crew.exchange
+                        self._reducers.append(Reducer(thing, self._steps, exchange, wire=wire))
+                    thing.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True)
             case Optimizer():
                 self._training.optimizers.append(thing)
                 _guard_optimizer(thing, self._steps.acts)
@@ -174,10 +182,35 @@ class Chain:
                 self._training.schedulers.append(thing)
                 _guard_scheduler(thing, lambda: self._steps.live)
 
-    def _before_forward(self, *_: Any) -> None:
-        """A script without a prepared DataLoader has no other moment to come together."""
-        if self._loader is None and torch.is_grad_enabled():
+    def _before_forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled():
+            return
+        if self._loader is None:  # such a script has no other moment to come together
             self._steps.ensure_formed()
+        elif self._steps.tries_now and model.training:
+            self._steps.tries_now = False
+            self._try(model, args, kwargs)
+
+    def _try(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See what the run will be like before its first step, and wait until that is judged."""
+        assert self._loader is not None
+        local = self._sync.kind == "local"
+        buckets = self._reducers[0].groups if self._reducers and not local else [list(model.parameters())]
+        bench = Bench(
+            self._training,
+            self._crew.exchange,
+            self._steps,
+            settle=_settle(self.device),
+            slowdown=self._task.slowdown,
+            most=self._most,
+        )
+        trial = bench.run(model, args, kwargs, self._loader, buckets)
+        if trial is not None:
+            # of batch normalisation: two in each of its layers, one forward and one backward
+            sums = 0 if local else 2 * len(batchnorm.of_the_batch(model))
+            self._tell(trial.report(sums) if self.is_main else reports.note(trial.why) if trial.why else reports.beat())
+            self._orders.wait_go(self._crew.formation.generation, GO_TIMEOUT_S)
+            self._steps.know([rank.cost for rank in trial.ranks] if trial.known else [])
 
     def _share(self, loader: "DataLoader[Any]") -> "SharedLoader[Any]":
         main = self._loader is None

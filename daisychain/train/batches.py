@@ -212,6 +212,14 @@ class SharedLoader(Generic[T_co]):
             return iter(self._inner)
         return ([tensor.index_select(0, rows) for tensor in self.dataset.tensors] for rows in self._plan)
 
+    def fetch(self, rows: Tensor) -> None:
+        """Load rows of the dataset as a step does, for the time that it takes; nothing where workers do that beside."""
+        if self._inner is None:
+            for tensor in self.dataset.tensors:
+                tensor.index_select(0, rows)
+        elif self._inner.num_workers == 0:
+            self._inner.collate_fn([self.dataset[row] for row in rows.tolist()])
+
     def rows(self) -> Iterator[list[int]]:
         """The current pass as a batch sampler yields it."""
         return (rows.tolist() for rows in self._plan)

@@ -39,14 +39,16 @@ class Standing(NamedTuple):
     fused_ns: int = 0
     gpu: int = 0
     """1 where it computes on a GPU, whose rounding is another than a CPU's."""
+    untried: int = 0
+    """1 where its model is to be tried before its first step (trial.py)."""
 
     def numbers(self) -> list[int]:
-        return [*self[:5], self.plain_ns, self.fused_ns, self.gpu, *self.model]
+        return [*self[:5], self.plain_ns, self.fused_ns, self.gpu, self.untried, *self.model]
 
     @classmethod
     def of(cls, numbers: list[int]) -> "Standing":
-        completed, per_sample_ns, lookahead, samples, batch, plain_ns, fused_ns, gpu, *model = numbers
-        return cls(completed, per_sample_ns, lookahead, samples, batch, tuple(model), plain_ns, fused_ns, gpu)
+        completed, per_sample_ns, lookahead, samples, batch, plain_ns, fused_ns, gpu, untried, *model = numbers
+        return cls(completed, per_sample_ns, lookahead, samples, batch, tuple(model), plain_ns, fused_ns, gpu, untried)
 
 
 class Course(Protocol):

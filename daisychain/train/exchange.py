@@ -3,7 +3,8 @@
 Whatever fails, everything from then on is skipped and gives back the local values, until the chain has formed anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -40,6 +41,8 @@ class Exchange:
         self.broken = ""
         self.bucket_bytes: int | None = None
         """How much is best sent at once in this generation; None: unknown."""
+        self.is_apart = False
+        """Whether this rank does something by itself; it counts as alone then."""
         self._backend: Any = None
 
     def open(self, generation: int, world_size: int, backend: Any) -> None:
@@ -50,6 +53,15 @@ class Exchange:
     def close(self) -> None:
         """The generation is over; what was sent arrives, nothing more will."""
         self._backend = None
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Inside, nothing is exchanged: this rank is as if alone, though its generation goes on."""
+        world_size, self.world_size, self.is_apart = self.world_size, 1, True
+        try:
+            yield
+        finally:
+            self.world_size, self.is_apart = world_size, False
 
     @property
     def alone(self) -> bool:

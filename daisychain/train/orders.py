@@ -3,6 +3,7 @@
 {"kind": "form", "formation": {...}}    train together with these ranks from now on
 {"kind": "break", "generation": 3}      that generation has lost a rank: let go of its connections, and wait
 {"kind": "boundary", "generation": 3}   end that generation after the next step, all ranks alike, and wait
+{"kind": "go"}                          what was measured before the first step is judged: begin
 {"kind": "save"}                        write a checkpoint when the step is over, and end
 {"kind": "leave"}                       every rank has finished: end
 {"kind": "stop"}, or the pipe's end     die, now
@@ -28,6 +29,10 @@ class Boundary(msgspec.Struct, frozen=True, tag_field="kind", tag="boundary"):
     generation: int
 
 
+class Go(msgspec.Struct, frozen=True, tag_field="kind", tag="go"):
+    pass
+
+
 class Save(msgspec.Struct, frozen=True, tag_field="kind", tag="save"):
     pass
 
@@ -49,11 +54,11 @@ class Orders:
         self._news = threading.Condition()
         self._formation: Formation | None = None
         self._broken = self._boundary = -1
-        self.save = self.leave = False
+        self.save = self.leave = self._go = False
 
     def obey(self, lines: Iterable[bytes], stop: Callable[[], None]) -> None:
         """Take orders until the last one, then stop. What is no order is ignored."""
-        decoder = msgspec.json.Decoder(Form | Break | Boundary | Save | Leave | Stop)
+        decoder = msgspec.json.Decoder(Form | Break | Boundary | Go | Save | Leave | Stop)
         for line in lines:
             try:
                 order = decoder.decode(line)
@@ -68,7 +73,7 @@ class Orders:
                 self.sever(order.generation)
         stop()
 
-    def _take(self, order: Form | Break | Boundary | Save | Leave) -> None:
+    def _take(self, order: Form | Break | Boundary | Go | Save | Leave) -> None:
         match order:
             case Form():
                 self._formation = order.formation
@@ -76,6 +81,8 @@ class Orders:
                 self._broken = max(self._broken, order.generation)
             case Boundary():
                 self._boundary = max(self._boundary, order.generation)
+            case Go():
+                self._go = True
             case Save():
                 self.save = True
             case Leave():
@@ -94,6 +101,11 @@ class Orders:
         with self._news:
             self._news.wait_for(lambda: self.save or self.leave or self._is_new(after))
             return self._formation if self._is_new(after) and not self.save else None
+
+    def wait_go(self, generation: int, timeout_s: float) -> None:
+        """Wait until this rank may begin, is wanted otherwise, or nobody has said anything for so long."""
+        with self._news:
+            self._news.wait_for(lambda: self._go or self.save or self.leave or self.broken(generation), timeout_s)
 
     def wait_over(self, generation: int) -> None:
         """Wait until this rank is wanted again: to end, or because its generation is broken."""

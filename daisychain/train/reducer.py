@@ -126,6 +126,12 @@ class Reducer:
         self.lay_out()
         model.register_forward_pre_hook(lambda *_: self.lay_out())
 
+    @property
+    def groups(self) -> list[list[nn.Parameter]]:
+        """Parameters whose gradients leave together, in the order in which they do."""
+        self.lay_out()
+        return [bucket.parameters for bucket in self._buckets]
+
     def lay_out(self) -> None:
         """Make the buckets, if their size or the trained parameters have changed (some were frozen or freed)."""
         limit = self._bucket_bytes or self._exchange.bucket_bytes or BUCKET_BYTES

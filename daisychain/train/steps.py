@@ -8,6 +8,7 @@ and the loader gives the same global batch again once the chain has formed anew.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from typing import Any
 
@@ -52,17 +53,21 @@ class Steps:
         follows: bool = True,
         unequal: bool = True,
         tunes: bool = True,
+        tries: bool = False,
         keeper: checkpoint.Keeper | None = None,
         resume: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         """follows: shares follow the measured speeds. unequal: they come from the nodes' speeds at all.
 
         tunes: what speed depends on, and nothing else, is chosen by measurement (knobs).
+        tries: the model is tried before the first step (trial).
         resume: reads the checkpoint to go on from, if there is one.
         """
         self._crew, self._training, self._meter, self._tell = crew, training, meter, tell
         self.seed, self._follows, self._unequal, self._keeper = seed, follows, unequal, keeper
-        self._resume, self._tunes = resume, tunes
+        self._resume, self._tunes, self._tries = resume, tunes, tries
+        self.tries_now = False
+        """Whether all ranks try the model in the next forward."""
         self._timing = knobs.Timing()
         self._parts = Parts()
         self._exchange = crew.exchange
@@ -129,6 +134,8 @@ class Steps:
         everyone = self._crew.muster(self)
         self._mixed = len({standing.gpu for standing in everyone}) > 1
         self._tune(everyone)
+        untried = all(standing.untried and standing.completed == FRESH for standing in everyone)
+        self.tries_now, self._tries = untried and len(everyone) > 1, False
         self._boundary = self._odd_replica = self._fresh = self._dropped = False
         self.recent = []
         names = self._crew.formation.names
@@ -176,6 +183,37 @@ class Steps:
         measured = [standing.per_sample_ns / 1e9 for standing in everyone]
         return solve(self._batch, first_costs(known, measured)), known
 
+    @property
+    def piece_now(self) -> Piece | None:
+        """What the script has just been given."""
+        return self._weighed
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Inside, other pieces may be computed; afterwards the step goes on as if it had just begun."""
+        kept = self._weighed, self._counted, self._acts
+        try:
+            with self._exchange.apart():
+                yield
+        finally:
+            self._weighed, self._counted, self._acts = kept
+            begin_attempt(self)
+
+    def know(self, costs: Sequence[Cost]) -> None:
+        """All ranks know what a step of the model costs on each: shares follow, from the next step on.
+
+        costs: in rank order; empty where it is unknown.
+        """
+        self._meter.begin()
+        if self._balancer is None or not costs or not all(cost.per_sample_s > 0 for cost in costs):
+            return
+        before, shares = self._schedule.at(self.finished), solve(self._batch, costs)
+        first = self.finished + 1 + self._lookahead
+        self._schedule.change(first, shares)
+        self._balancer = Balancer(shares, costs, self._crew.formation.names, skip=COLD_STEPS)
+        if shares != before:
+            self._tell(reports.shares(first + 1, shares, "the model itself was tried on every node"))
+
     def standing(self) -> Standing:
         per_sample_s = typical(self._recent) if self._recent else 0.0
         behind = self._fresh or self._odd_replica
@@ -188,6 +226,7 @@ class Steps:
             model=fingerprint(self._training.models),
             plain_ns=self._timing.plain_ns,
             fused_ns=self._timing.fused_ns,
+            untried=int(self._tries),
             gpu=int(any(p.is_cuda for model in self._training.models for p in model.parameters())),
         )
 
@@ -409,7 +448,7 @@ class Steps:
     @property
     def in_parts(self) -> bool:
         """Whether the step has several parts, whose gradients are added up."""
-        return self._parts.many
+        return self._parts.many and not self._exchange.is_apart
 
     def add_part(self, parameters: Sequence[nn.Parameter]) -> bool:
         """A part's backward is over; whether it was the last one's, and the parameters have the sums."""

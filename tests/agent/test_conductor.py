@@ -249,6 +249,89 @@ async def test_a_run_from_launch_to_report(tmp_path: Path) -> None:
         assert [order["kind"] for order in seat.orders()] == ["form", "leave"]
 
 
+TRIAL = {
+    "kind": "trial", "costs": [[0.0, 0.001], [0.0, 0.002]], "early": [1.0, 1.0], "largest": [[96, 0.096], [96, 0.192]],
+    "buckets": [1_000_000], "exchange_s": 0.001, "latency_s": 0.0001, "sums": 0, "why": "",
+}  # fmt: skip
+PLAN = {"kind": "plan", "steps": 100, "epochs": 1, "batch": 96, "shares": [64, 32]}
+
+
+async def test_a_run_that_is_forecast_to_gain_begins_and_has_the_forecast_beside_it(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    await stage.run.report(0, PLAN)
+    await stage.run.report(0, TRIAL)
+    for name in stage.seats:
+        assert await stage.order(name, "go") == {"kind": "go"}
+    foretold = stage.run.state().foretold
+    assert foretold is not None
+    assert foretold.speedup == pytest.approx(1.5, rel=0.05)
+    assert "forecast: these two machines are 1.5x as fast as head alone" in "".join(stage.run.state().log)
+    await stage.finish(0, 1)
+    await stage.end()
+    assert stage.report_json()["forecast"]["speedup"] == foretold.speedup
+    assert "1.5x as fast" in (stage.run.folder.path / "report.md").read_text(encoding="utf-8")
+
+
+async def test_a_run_that_is_forecast_to_lose_ends_before_its_first_step(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    await stage.run.report(0, PLAN)
+    await stage.run.report(0, {**TRIAL, "exchange_s": 5.0})
+    state = await stage.end()
+    assert (state.phase, state.exit, state.step) == ("failed", 4, 0)
+    assert "exact sync is slower than head alone" in state.error
+    assert "--anyway" in state.error
+    (refused,) = [event for event in stage.events() if event["event"] == "refused"]
+    assert refused["verdicts"][0]["check"] == "forecast"
+
+
+async def test_it_is_launched_anyway_where_that_was_asked_for(tmp_path: Path) -> None:
+    spec = RunSpec(job="script", path=str(tmp_path / "job" / "train.py"), anyway=True)
+    stage = Stage(tmp_path, spec=spec)
+    await stage.train()
+    await stage.run.report(0, PLAN)
+    await stage.run.report(0, {**TRIAL, "exchange_s": 5.0})
+    await stage.order("head", "go")
+    await stage.finish(0, 1)
+    assert (await stage.end()).exit == 0
+
+
+async def test_a_node_that_slows_the_run_is_left_out_where_that_is_left_to_the_forecast(tmp_path: Path) -> None:
+    spec = RunSpec(job="script", path=str(tmp_path / "job" / "train.py"), auto=True)
+    stage = Stage(tmp_path, spec=spec)
+    await stage.train()
+    await stage.run.report(0, PLAN)
+    await stage.run.report(0, {**TRIAL, "exchange_s": 5.0})
+    await stage.order("old", "stop")
+    await stage.order("head", "break")
+    assert stage.run.state().left_out == ("old",)
+    await stage.run.report(1, {"kind": "exit", "code": -9})
+    await stage.wait(0, generation=1, why="severed")
+    assert (await stage.order("head", "form", 2))["formation"]["names"] == ["head"]
+    await stage.run.report(0, {"kind": "joined", "generation": 2, "completed": 0})
+    await stage.finish(0)
+    state = await stage.end()
+    assert (state.exit, state.error) == (0, "")
+    assert len(stage.seats["old"].starts()) == 1
+    assert stage.report_json()["left_out"] == ["old"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"why": "the script trains 2 models"}, {"costs": [[1]]}, {"buckets": []}, {"sums": "x"}]
+)
+async def test_without_a_forecast_the_run_begins_and_says_why(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    stage = Stage(tmp_path)
+    await stage.train()
+    await stage.run.report(0, PLAN)
+    await stage.run.report(0, {**TRIAL, **wrong})
+    await stage.order("head", "go")
+    assert "no forecast of this run: " in "".join(stage.run.state().log)
+    assert stage.run.state().foretold is None
+    stage.run.stop()
+    await stage.end()
+
+
 async def test_every_rank_is_told_its_seat_and_later_its_generation(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     await stage.started()
@@ -959,30 +1042,13 @@ async def test_gpus_get_a_rank_each_and_one_that_is_left_out_is_said(tmp_path: P
     await stage.end()
 
 
-async def test_the_forecast_is_told_once_when_the_batch_is_known(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    await stage.train()
-    plan = {"kind": "plan", "steps": 4, "epochs": 1, "batch": 96, "shares": [64, 32]}
-    await stage.run.report(0, plan)
-    for _ in range(500):
-        if any(event["event"] == "forecast" for event in stage.events()):
-            break
-        await asyncio.sleep(0.01)
-    await stage.run.report(0, plan)
-    told = [line.partition(" ")[2] for line in stage.run.state().log]
-    assert "network, with all sending at once: 80 Mbit/s from head, the slowest; 1.0 ms a message" in told
-    assert len([line for line in told if line.startswith("forecast for a dense model, batch 96")]) == 1
-    (foreseen,) = [event for event in stage.events() if event["event"] == "forecast"]
-    assert set(foreseen["nodes"]) == {"head", "old"}
-    stage.run.stop()
-    await stage.end()
-
-
-async def test_a_run_whose_network_is_not_measured_goes_on_without_a_forecast(tmp_path: Path) -> None:
+async def test_a_run_whose_network_is_not_measured_is_forecast_from_its_ranks_sums(tmp_path: Path) -> None:
     stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat(fail={"SendFlow": LinkError("no answer")}))
     await stage.train()
-    await stage.run.report(0, {"kind": "plan", "steps": 4, "epochs": 1, "batch": 96, "shares": [64, 32]})
+    await stage.run.report(0, PLAN)
     assert stage.run.state().phase == "running"
-    assert not [event for event in stage.events() if event["event"] in ("network", "forecast")]
+    await stage.run.report(0, TRIAL)
+    await stage.order("head", "go")
+    assert [event["event"] for event in stage.events() if event["event"] in ("network", "forecast")] == ["forecast"]
     stage.run.stop()
     await stage.end()

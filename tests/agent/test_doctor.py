@@ -7,7 +7,7 @@ import msgspec
 
 from daisychain.agent.doctor import examine
 from daisychain.errors import DaisyError
-from daisychain.facts import Condition, Device, Gpu, Node, Verdict, Versions
+from daisychain.facts import Capacity, Condition, Device, Gpu, Node, Verdict, Versions
 from daisychain.link.messages import (
     AnyMessage,
     FlowSent,
@@ -87,6 +87,19 @@ async def test_what_the_network_carries_is_told_with_the_slowest_sender() -> Non
     assert [v.reason for v in found.verdicts if v.check == "network"] == [
         "network, with all sending at once: 20 Mbit/s from old, the slowest; 0.4 ms a message"
     ]
+
+
+async def test_what_a_dense_model_would_gain_is_told_where_all_speeds_are_known() -> None:
+    capacity = Capacity(fixed_s=0.0, per_sample_s=0.001, threads=1, torch="2.9.0")
+    head, old = (msgspec.structs.replace(each, capacity=capacity) for each in (NODE, node("old", 2)))
+    for rate, level, said in (
+        (1e9, "ok", "these two machines are 2.0x as fast"),
+        (1e6, "warn", "slower than head alone"),
+    ):
+        found = await examine([(head, FakeSide(bytes_per_s=rate)), (old, FakeSide(bytes_per_s=rate))], [], None)
+        (verdict,) = [v for v in found.verdicts if v.check == "forecast"]
+        assert (verdict.level, said in verdict.reason) == (level, True), verdict
+        assert verdict.reason.startswith("a dense model at a batch of 512: ")
 
 
 async def test_each_fault_is_told_once() -> None:

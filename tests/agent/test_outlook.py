@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from daisychain.agent.outlook import BUCKETS, describe, foretell, measure, question
+from daisychain.agent.outlook import BUCKETS, describe, foretell, measure, question, reference
 from daisychain.agent.seats import Seat
 from daisychain.errors import LinkError
-from daisychain.facts import Capacity, Device, Nic, Node, RunSpec, Verdict, Versions
+from daisychain.facts import Capacity, Device, Nic, Node, Verdict, Versions
 from daisychain.link.messages import AnyMessage, Done, FlowSent, Message, Peer, SendFlow
-from daisychain.plan.forecast import Network
+from daisychain.plan.advice import Decision
+from daisychain.plan.forecast import Network, Question, forecast
 
-SPEC = RunSpec(job="script")
 NAMES = ("head", "mid", "old")
 PEERS = [Peer(name, f"10.0.0.{at}", 5000 + at) for at, name in enumerate(NAMES)]
 OPEN = {(a, b): "" for a in range(3) for b in range(3) if a != b}
@@ -88,40 +88,80 @@ def test_the_network_in_words() -> None:
     assert told.facts == {"bytes_per_s": {"head": 12_500_000, "old": 2_500_000}, "latency_s": 0.0004, "shared": False}
 
 
+TRIAL = {
+    "costs": [[0.0, 0.001], [0.0, 0.002], [0.0, 0.004]], "early": [1.0, 1.0, 1.0],
+    "largest": [[700, 0.7], [350, 0.7], [300, 1.2]], "buckets": [600_000, 400_000], "exchange_s": 0.001,
+    "latency_s": 0.0001, "sums": 0, "why": "",
+}  # fmt: skip
+
+
+def asked(network: Network | None = None, *, batch: int = 700, steps: int | None = 10, **trial: Any) -> Question:
+    return question({**TRIAL, **trial}, NAMES, network, batch=batch, steps=steps)
+
+
 def test_the_forecast_of_a_chain_that_gains() -> None:
-    asked = question(three(), Network(dict.fromkeys(NAMES, 1e12)), SPEC, 700)
-    assert asked is not None
-    told = foretell(asked)
-    assert told.text == (
-        "forecast for a dense model, batch 700, this one's own times being unknown yet: "
-        "these three machines are 1.7x as fast as head alone; convolutions need the network less"
-    )
-    assert told.facts["nodes"]["head"]["share"] == 400
-    assert told.facts["model"] == "reference"
-    assert told.facts["speedup"] == told.facts["best_speedup"] == pytest.approx(1.75, rel=1e-3)
-    msgspec.json.encode(told.facts)
+    foretold, decision = foretell(asked())
+    assert foretold.text == "these three machines are 1.7x as fast as head alone"
+    assert foretold.shares == {"head": 400, "mid": 200, "old": 100}
+    assert foretold.step_ms == pytest.approx(401)
+    assert foretold.sync_ms == pytest.approx(1)
+    assert foretold.samples_per_second == pytest.approx(700 / 0.401)
+    assert foretold.alone_samples_per_second == pytest.approx(1000)
+    assert foretold.seconds == pytest.approx(4.01)
+    assert foretold.added["old"].startswith("old adds 1")
+    assert decision == Decision()
+    msgspec.json.encode(foretold)
 
 
-def test_the_forecast_of_a_chain_that_loses_names_the_node_to_use() -> None:
-    asked = question(three(), Network(dict.fromkeys(NAMES, 1e6)), SPEC, 64)
-    assert asked is not None
-    told = foretell(asked)
-    assert "slower than head alone" in told.text
-    assert told.facts["best"] == ["head"]
-    assert [node["level"] for node in told.facts["nodes"].values()] == ["ok", "warn", "warn"]
+def test_a_chain_that_loses_is_refused_with_the_node_to_use_or_leaves_the_others_out() -> None:
+    losing = asked(exchange_s=5.0)
+    foretold, decision = foretell(losing)
+    assert "slower than head alone" in foretold.text
+    assert foretold.best == ("head",)
+    assert decision.refusal is not None
+    foretold, decision = foretell(losing, auto=True)
+    assert decision.left_out == ("mid", "old")
+    assert foretold.nodes == ("head",)
+    assert foretold.text.endswith("; mid, old left out")
+    assert foretold.speedup == pytest.approx(1)
 
 
-def test_what_is_unknown_has_no_forecast() -> None:
+def test_the_fastest_node_alone_is_as_it_was_measured() -> None:
+    # on the whole batch it is slower than its share made it look
+    foretold, _ = foretell(asked(largest=[[700, 0.9], [350, 0.7], [300, 1.2]]))
+    assert foretold.alone_samples_per_second == pytest.approx(1000), "as fast as its cost says"
+    foretold, _ = foretell(asked(costs=[[0.0, 0.0015], [0.0, 0.002], [0.0, 0.004]]))
+    assert foretold.alone_samples_per_second == pytest.approx(1000)
+    assert asked(largest=[[400, 0.4], [350, 0.7], [300, 1.2]]).alone_s is None
+
+
+def test_the_network_is_as_fast_as_the_ranks_sums_and_as_uneven_as_the_agents_flows() -> None:
+    uneven = Network({"head": 4e6, "mid": 2e6, "old": 1e6}, 0.5)
+    found = asked(uneven).network
+    assert found.bytes_per_s["head"] == pytest.approx(4 * found.bytes_per_s["old"])
+    assert found.latency_s == pytest.approx(0.0001 / 4)
+    buckets = 2 * found.sum_s(NAMES, 0) + (found.sum_s(NAMES, 1_000_000) - found.sum_s(NAMES, 0))
+    assert buckets == pytest.approx(0.001)
+    assert asked(exchange_s=0.0, latency_s=0.0).network.sum_s(NAMES, 10) >= 0
+
+
+def test_a_report_that_is_none_is_an_error() -> None:
+    for wrong in ({"costs": [[0.0, 0.001]]}, {"buckets": []}, {"early": ["x"] * 3}, {"largest": 3}):
+        with pytest.raises((ValueError, TypeError)):
+            asked(**wrong)
+
+
+def test_without_a_run_the_reference_model_stands_for_a_dense_one() -> None:
+    found = reference(three(), Network(dict.fromkeys(NAMES, 1e12)), 700)
+    assert found is not None
+    assert forecast(found).shares == (400, 200, 100)
     network = Network(dict.fromkeys(NAMES, 1e9))
     unmeasured = [*three()[:2], seat("old", Done(), None)]
     gpu = three()[0]._replace(devices=("cuda:0",))
-    lent = [each._replace(node=msgspec.structs.replace(each.node, lent=True)) for each in three()[1:]]
-    assert question(unmeasured, network, SPEC, 100) is None
-    assert question([gpu, *three()[1:]], network, SPEC, 100) is None
-    assert question([three()[0], *lent], network, SPEC, 100) is None, "a node alone"
-    assert question(three(), Network({"head": 1e9}), SPEC, 100) is None
-    assert question(three(), network, SPEC, 0) is None
-    assert question(three(), network, msgspec.structs.replace(SPEC, equal=True), 100) is None
+    assert reference(unmeasured, network, 100) is None
+    assert reference([gpu, *three()[1:]], network, 100) is None
+    assert reference(three()[:1], network, 100) is None, "a node alone"
+    assert reference(three(), Network({"head": 1e9}), 100) is None
 
 
 def test_the_reference_model_has_399370_parameters() -> None:

@@ -196,7 +196,7 @@ class Run:
         script = chain.write("steady/train.py", STEADY)
         # all hosts have this machine's files
         self._hurry = chain.lan[chain.head].home / f"hurry-{next(_number)}"
-        arguments = ("--headless", "--json", "--", str(epochs), str(pause), str(self._hurry))
+        arguments = ("--anyway", "--headless", "--json", "--", str(epochs), str(pause), str(self._hurry))
         self.process = chain.start(chain.head, "run", script, *words, *arguments)
         chain.until(lambda: self.process.out.read_text().strip() != "", 30, self.process.err.read_text)
         self.folder = Path(json.loads(self.process.out.read_text().splitlines()[0])["folder"])

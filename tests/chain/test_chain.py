@@ -55,7 +55,7 @@ def test_every_node_is_measured_and_known_by_its_own_nic(ready: Any) -> None:
 
 
 def test_a_script_runs_over_all_three(ready: Any, metrics: Callable[..., Any]) -> None:
-    said = ready.on("head", "run", ready.script(), "--headless", "--json", "--", "3", "0", timeout=120)
+    said = ready.on("head", "run", ready.script(), "--anyway", "--headless", "--json", "--", "3", "0", timeout=120)
     assert said.exit == 0, said.err
     assert said.last["event"] == "finished"
     assert said.last["exit"] == 0
@@ -76,7 +76,7 @@ def test_a_script_runs_over_all_three(ready: Any, metrics: Callable[..., Any]) -
 
 def test_a_table_is_learnt_as_well_by_three_as_by_one(ready: Any) -> None:
     file = ready.write("late.csv", table(3000))
-    words = ("run", "tabular", file, "--target", "late", "--seed", "1", "--batch", "256", "--epochs", "3")
+    words = ("run", "tabular", file, "--target", "late", "--anyway", "--seed", "1", "--batch", "256", "--epochs", "3")
     together = ready.on("head", *words, "--headless", "--json", timeout=120)
     assert together.exit == 0, together.err
     alone = ready.on("head", *words, "--nodes", "head", "--headless", "--json", timeout=120)
@@ -120,7 +120,7 @@ def test_a_firewall_is_named_before_any_rank_starts(ready: Any) -> None:
     head.let_in(47632)
     try:
         started = time.monotonic()
-        said = ready.on("head", "run", ready.script(), "--headless", "--json", "--", "3", "0", timeout=60)
+        said = ready.on("head", "run", ready.script(), "--anyway", "--headless", "--json", "--", "3", "0", timeout=60)
         assert time.monotonic() - started < 30
     finally:
         head.open_up()

@@ -153,7 +153,7 @@ def test_a_full_disk_on_a_worker_is_named(chain: Any, tiny_disk: Any) -> None:
 
 def launch(chain: Any) -> Any:
     """A run over both nodes that would take minutes, some steps in."""
-    run = chain.start("head", "run", chain.script(), "--headless", "--json", "--", "500", "0.05")
+    run = chain.start("head", "run", chain.script(), "--anyway", "--headless", "--json", "--", "500", "0.05")
     chain.until(lambda: chain.steps_of(run) >= 3 or run.poll() is not None, 60, run.err.read_text)
     assert run.poll() is None, run.err.read_text()
     assert any("daisychain.train.rank" in words for words in chain.ranks("mid").values())

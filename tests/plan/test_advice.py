@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from daisychain.errors import UsageError
-from daisychain.plan.advice import advise, judge
+from daisychain.plan.advice import LOSES, Decision, advise, decide, judge
 from daisychain.plan.forecast import TIE, Machine, Network, Question, best, forecast
 from daisychain.plan.shares import Cost
 from daisychain.plan.sync import Sync
@@ -92,6 +92,33 @@ def test_each_node_has_its_verdict():
     assert (old.level, old.reason) == ("ok", "old adds 91%")
     assert (nuc.level, nuc.reason) == ("warn", "nuc slows the run down: 1.1x with it, 1.9x without")
     assert nuc.remedy == "Leave it out: --nodes desk,old"
+
+
+def test_a_run_that_loses_is_refused_unless_it_is_wanted_anyway():
+    asked = question([1 / 9000, 1 / 6000], 3e6, buckets=(800_000,), batch=512)
+    refusal = decide(asked).refusal
+    assert refusal is not None
+    assert refusal.level == "refuse"
+    assert refusal.reason.startswith("forecast: on this network exact sync is slower than desk alone (0.2x)")
+    assert refusal.remedy == "Use --nodes desk, let --nodes auto choose, or launch it with --anyway"
+    assert decide(asked, anyway=True) == Decision()
+    assert decide(asked, auto=True) == Decision(left_out=("nuc",))
+
+
+def test_a_run_that_gains_is_begun_and_so_is_one_that_loses_less_than_forecasts_err():
+    assert decide(question([0.001, 0.002])) == Decision()
+    assert decide(question([0.001, 0.002, 0.002], 1e15, cap=400)) == Decision(), "nobody holds the batch alone"
+    free, wanted_s = question([0.001, 0.002]), 0.7 / (1 - LOSES / 2)
+    exchange_s = wanted_s - forecast(free).step_s
+    nearly = question([0.001, 0.002], 1_000_000 / exchange_s)
+    assert 1 - LOSES < forecast(nearly).speedup < 1
+    assert decide(nearly) == Decision()
+
+
+def test_the_best_set_is_taken_where_that_is_left_to_the_forecast():
+    asked = question([0.001, 0.05, 0.0011], fixed_s=[0, 0.6, 0])
+    assert decide(asked, auto=True) == Decision(left_out=("nuc",))
+    assert decide(question([0.001, 0.002]), auto=True) == Decision()
 
 
 def test_verdicts_where_one_node_alone_is_best():

@@ -356,6 +356,18 @@ def test_a_node_that_joins_late_is_started_and_let_in_at_a_boundary() -> None:
     assert subject.decide(2) == [Form((0, 1), 2, 5)]
 
 
+def test_a_node_that_is_left_out_stays_out_and_the_others_go_on_at_once() -> None:
+    subject = running(3)
+    subject.leave_out(2, "faster without it")
+    assert subject.decide(1) == [Break((0, 1, 2), 1)]
+    subject.exited(2, 1)
+    for seat in (0, 1):
+        wait(subject, seat, 1, 0, "severed")
+    assert subject.decide(1) == [Form((0, 1), 2, 0)]
+    subject.back(2, alive=False)
+    assert subject.decide(1000) == []
+
+
 def test_a_lent_node_leaves_at_a_boundary_and_comes_back_at_one() -> None:
     subject = running(2)
     subject.lend(1, True)

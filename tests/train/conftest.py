@@ -165,6 +165,8 @@ class Crew:
                     self.decisions.waiting(seat, **facts)
                 case {"kind": "joined"}:
                     self.decisions.joined(seat, report["generation"])
+                case {"kind": "trial"}:
+                    self.order(self.ranks, {"kind": "go"})
                 case {"kind": "done"}:
                     self.decisions.done(seat)
             self.act()

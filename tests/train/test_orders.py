@@ -100,6 +100,21 @@ def test_a_waiting_thread_wakes_with_each_order():
     assert [formation.generation for formation in heard] == [3]
 
 
+def test_beginning_waits_for_the_word_but_not_for_ever_nor_through_a_loss():
+    orders = Orders()
+    waiting = threading.Thread(target=lambda: orders.wait_go(1, 30), daemon=True)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    orders.obey([line(kind="go")], lambda: None)
+    waiting.join(10)
+    assert not waiting.is_alive()
+    lost = Orders()
+    lost.obey([line(kind="break", generation=1)], lambda: None)
+    lost.wait_go(1, 30)
+    Orders().wait_go(1, 0.01)
+
+
 def test_lingering_ends_when_the_generation_breaks():
     orders = Orders()
     waiting = threading.Thread(target=lambda: orders.wait_over(2), daemon=True)

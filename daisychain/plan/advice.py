@@ -59,7 +59,9 @@ def decide(question: Question, *, auto: bool = False, anyway: bool = False) -> D
     if anyway or whole.speedup is None or whole.speedup >= 1 - LOSES:
         return Decision()
     reason = f"forecast: {advise(question)}"
-    remedy = f"Use --nodes {','.join(top.names)}, let --nodes auto choose, or launch it with --anyway"
+    remedy = "Let --nodes auto choose, or launch it with --anyway"
+    if "--nodes" not in reason:
+        remedy = f"Use --nodes {','.join(top.names)}, or launch it with --anyway"
     return Decision(refusal=Verdict(level="refuse", check="forecast", reason=reason, remedy=remedy))
 
 

@@ -58,7 +58,7 @@ def test_a_run_takes_no_fixed_port(chain: Any) -> None:
     holder = chain.lan["head"].start(sys.executable, "-c", TAKE)
     try:
         chain.until(lambda: "taken" in holder.out.read_text(), 10, holder.err.read_text)
-        said = chain.on("head", "run", chain.script(), "--headless", "--json", "--", "1", "0", timeout=60)
+        said = chain.on("head", "run", chain.script(), "--anyway", "--headless", "--json", "--", "1", "0", timeout=60)
         assert said.exit == 0, said.err
         assert said.last["steps"] == 11
     finally:

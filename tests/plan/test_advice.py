@@ -100,9 +100,14 @@ def test_a_run_that_loses_is_refused_unless_it_is_wanted_anyway():
     assert refusal is not None
     assert refusal.level == "refuse"
     assert refusal.reason.startswith("forecast: on this network exact sync is slower than desk alone (0.2x)")
-    assert refusal.remedy == "Use --nodes desk, let --nodes auto choose, or launch it with --anyway"
+    assert refusal.remedy == "Use --nodes desk, or launch it with --anyway"
     assert decide(asked, anyway=True) == Decision()
     assert decide(asked, auto=True) == Decision(left_out=("nuc",))
+
+
+def test_a_refusal_says_only_once_which_node_to_use():
+    hopeless = decide(question([0.001, 0.002], fixed_s=[0, 5])).refusal
+    assert f"{hopeless.reason}. {hopeless.remedy}".count("--nodes desk") == 1
 
 
 def test_a_run_that_gains_is_begun_and_so_is_one_that_loses_less_than_forecasts_err():

@@ -37,7 +37,7 @@ from daisychain.plan.forecast import Network
 from daisychain.plan.networks import judge_networks
 from daisychain.run.failure import Failure, cause, from_exit, from_report
 from daisychain.run.folder import OWN_FILES, RunFolder
-from daisychain.run.generations import Action, Boundary, Break, Fail, Form, Generations, Leave, Start
+from daisychain.run.generations import Action, Boundary, Break, Fail, Form, Generations, Hung, Leave, Start
 from daisychain.run.ledger import Applied
 from daisychain.run.lifecycle import Tracker
 
@@ -357,6 +357,7 @@ class Conductor:
             raise self._refusal
 
     def _act(self) -> None:
+        self._generations.step_s = (self.tracker.step_ms or 0.0) / 1000
         for action in self._generations.decide(self._clock()):
             self._perform(action)
 
@@ -374,6 +375,9 @@ class Conductor:
                 self._leaving = set(seats)
                 self._order(seats, {"kind": "leave"})
                 asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._over.set)
+            case Hung(seat):
+                self._note(f"{self._seats[seat].name} doesn't let go of the last step; where it stands is in its log")
+                self._order((seat,), {"kind": "trace"})
             case Fail(why):
                 if not self._failures:
                     self._failures.append(Failure(node="", origin="chain", message=why, at_s=self._clock()))

@@ -20,6 +20,9 @@ STEADY_S = 10.0
 """So long in generations, and an earlier death says nothing about the next one."""
 RELIABLE_S = 300.0
 """So long, and earlier losses are forgiven."""
+LETTING_GO_S = 8.0
+"""How long a rank may take to let go of a broken generation, and at least LETTING_GO_STEPS steps: it may compute."""
+LETTING_GO_STEPS = 4
 GIVE_UP_AFTER = 3
 """Formations in a row that failed to connect, before the run ends."""
 
@@ -60,13 +63,19 @@ class Leave(msgspec.Struct, frozen=True):
     seats: tuple[int, ...]
 
 
+class Hung(msgspec.Struct, frozen=True):
+    """This rank doesn't let go of a broken generation; the others go on without it until it does."""
+
+    seat: int
+
+
 class Fail(msgspec.Struct, frozen=True):
     """There is nobody to go on with."""
 
     why: str
 
 
-Action = Start | Break | Boundary | Form | Leave | Fail
+Action = Start | Break | Boundary | Form | Leave | Hung | Fail
 
 
 class Seat:
@@ -103,11 +112,15 @@ class Generations:
         self.members: tuple[int, ...] = ()
         """Seats of the newest generation, in rank order."""
         self.paused = False
+        self.step_s = 0.0
+        """What a step takes at present; 0: unknown."""
         self._broken = False
         """Whether the newest generation is over, or none was ever formed."""
         self._lost_one = False
         """Whether the newest generation has lost a member."""
         self._told: set[tuple[str, int]] = set()
+        self._told_s: float | None = None
+        """Since when members of the newest generation are told that it is broken."""
         self._joined: set[int] = set()
         self._failed: set[int] = set()
         """Newest generations that didn't come about."""
@@ -222,7 +235,7 @@ class Generations:
             self._left = True
             here = (s for s, place in enumerate(self.seats) if place.reachable and place.standing in ("in", "waiting"))
             return [Leave(tuple(here))]
-        actions: list[Action] = [*self._starts(now_s), *self._breaks()]
+        actions: list[Action] = [*self._starts(now_s), *self._breaks(now_s), *self._hung(now_s)]
         if not self._going and not self._hope:
             return [*actions, Fail("no node is left that could go on")]
         if self._over:
@@ -248,11 +261,22 @@ class Generations:
                 place.standing, place.out_until_s = "starting", min(place.out_until_s, now_s)
                 yield Start(seat)
 
-    def _breaks(self) -> list[Action]:
+    def _hung(self, now_s: float) -> Iterable[Hung]:
+        """Members that were told long ago that their generation is broken count as frozen from now on."""
+        limit_s = max(LETTING_GO_S, LETTING_GO_STEPS * self.step_s)
+        if self._told_s is not None and now_s - self._told_s > limit_s:
+            for seat in self.members:
+                if self.seats[seat].standing == "in" and self.seats[seat].reachable:
+                    self.frozen(seat, now_s)
+                    yield Hung(seat)
+
+    def _breaks(self, now_s: float) -> list[Action]:
         """Whoever isn't where the others are is told, once: members of a broken generation, and returned ranks."""
         broken = [
             s for s in self.members if self._broken and self.seats[s].standing == "in" and self.seats[s].reachable
         ]
+        if broken and self._told_s is None:
+            self._told_s = now_s
         returned = [s for s, place in enumerate(self.seats) if place.standing == "frozen" and place.reachable]
         return self._once("break", [*broken, *returned], Break)
 
@@ -320,6 +344,7 @@ class Generations:
         self.generation += 1
         self.members, self._joined = tuple(ready), set()
         self._broken = self._lost_one = False
+        self._told_s = None
         self._told = {(what, seat) for what, seat in self._told if self.seats[seat].standing == "frozen"}
         for seat in ready:
             self.seats[seat].standing = "in"

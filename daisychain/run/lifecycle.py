@@ -86,6 +86,11 @@ class Tracker:
         return int(self._plan.get("batch", 0))
 
     @property
+    def step_ms(self) -> float | None:
+        """Of the newest steps, a mean; None before the first."""
+        return mean(ms for ms, _, _ in self._recent) if self._recent else None
+
+    @property
     def steps(self) -> int | None:
         """Of the whole run; None: unknown."""
         return self._plan.get("steps")
@@ -304,7 +309,7 @@ class Tracker:
 
     def state(self, now_s: float) -> RunState:
         """Everything a screen or a script may want to know now."""
-        step_ms = mean(ms for ms, _, _ in self._recent) if self._recent else None
+        step_ms = self.step_ms
         steps = self.steps
         stands = self.paused or self._all_lent
         eta = (steps - self._step) * step_ms / 1000 if steps and step_ms and not self.ended and not stands else None

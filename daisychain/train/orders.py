@@ -6,9 +6,11 @@
 {"kind": "go"}                          what was measured before the first step is judged: begin
 {"kind": "save"}                        write a checkpoint when the step is over, and end
 {"kind": "leave"}                       every rank has finished: end
+{"kind": "trace"}                       write where every thread stands to the log
 {"kind": "stop"}, or the pipe's end     die, now
 """
 
+import faulthandler
 import threading
 from collections.abc import Callable, Iterable
 
@@ -41,6 +43,10 @@ class Leave(msgspec.Struct, frozen=True, tag_field="kind", tag="leave"):
     pass
 
 
+class Trace(msgspec.Struct, frozen=True, tag_field="kind", tag="trace"):
+    pass
+
+
 class Stop(msgspec.Struct, frozen=True, tag_field="kind", tag="stop"):
     pass
 
@@ -58,7 +64,7 @@ class Orders:
 
     def obey(self, lines: Iterable[bytes], stop: Callable[[], None]) -> None:
         """Take orders until the last one, then stop. What is no order is ignored."""
-        decoder = msgspec.json.Decoder(Form | Break | Boundary | Go | Save | Leave | Stop)
+        decoder = msgspec.json.Decoder(Form | Break | Boundary | Go | Save | Leave | Trace | Stop)
         for line in lines:
             try:
                 order = decoder.decode(line)
@@ -66,6 +72,9 @@ class Orders:
                 continue
             if isinstance(order, Stop):
                 break
+            if isinstance(order, Trace):
+                faulthandler.dump_traceback(all_threads=True)
+                continue
             with self._news:
                 self._take(order)
                 self._news.notify_all()

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from daisychain.run.generations import (
     GIVE_UP_AFTER,
+    LETTING_GO_S,
+    LETTING_GO_STEPS,
     PATIENCE_S,
     RETRY_S,
     STEADY_S,
@@ -18,6 +20,7 @@ from daisychain.run.generations import (
     Fail,
     Form,
     Generations,
+    Hung,
     Leave,
     Start,
 )
@@ -282,6 +285,22 @@ def test_silence_while_torch_is_loaded_means_nothing() -> None:
     for seat in (0, 1):
         wait(subject, seat)
     assert subject.decide(6) == [Form((0, 1), 1, 0)]
+
+
+def test_a_rank_that_does_not_let_go_is_left_behind_and_let_in_once_it_has() -> None:
+    subject = running(3)
+    subject.step_s = LETTING_GO_S / 2
+    subject.exited(2, 10, "killed")
+    assert subject.decide(10) == [Break((0, 1), 1)]
+    wait(subject, 0, 1, 5, "reset")
+    until = 10 + LETTING_GO_STEPS * subject.step_s
+    assert subject.decide(until) == [], "it may still compute"
+    assert subject.decide(until + 1) == [Hung(1), Form((0,), 2, 5)]
+    subject.joined(0, 2)
+    wait(subject, 1, 1, 4, "reset")
+    assert subject.decide(until + 2) == [Boundary((0,), 2)]
+    wait(subject, 0, 2, 7)
+    assert subject.decide(until + 3) == [Form((0, 1), 3, 7)]
 
 
 def test_a_frozen_rank_that_is_killed_is_started_again() -> None:

@@ -28,6 +28,12 @@ GAMMA = 2 * (SECOND + THIRD) / (FIRST + 2 * (SECOND + THIRD))
 """Part of that before the first bucket leaves."""
 
 
+SHARED = 1.5
+"""How many times as much a node must get through alone as beside the others for the medium to be shared."""
+FASTEST_MEDIUM_BYTES_PER_S = 60e6
+"""More than all stations of a Wi-Fi get through together. Beyond it a processor may be what is shared."""
+
+
 class Told(NamedTuple):
     """Something measured, for people and for events.jsonl."""
 
@@ -40,7 +46,8 @@ async def measure(
 ) -> Network | None:
     """What the network between these seats' nodes carries, with each sending to the next; None: unknown.
 
-    reasons: for (from, to), empty where the one can reach the other, as seats.try_paths found. Takes under 3 s.
+    Then one of them sends alone: where it gets through much more, they share one medium, as all on Wi-Fi do.
+    reasons: for (from, to), empty where the one can reach the other, as seats.try_paths found. Takes under 6 s.
     """
     number = len(seats)
     ring = [(at, (at + 1) % number) for at in range(number)]
@@ -50,12 +57,16 @@ async def measure(
     rates = {seat.node.name: flow.bytes_per_s for seat, flow in zip(seats, flows, strict=True) if flow.bytes_per_s}
     if len(rates) < number:
         return None
+    latency_s = max((flow.latency_s or 0.0) for flow in flows)
     nics = [seat.node.interface for seat in seats]
-    return Network(
-        rates,
-        max((flow.latency_s or 0.0) for flow in flows),
-        shared=all(nic is not None and nic.kind == "wifi" for nic in nics),
-    )
+    if all(nic is not None and nic.kind == "wifi" for nic in nics):
+        return Network(rates, latency_s, shared=True)
+    if sum(rates.values()) > FASTEST_MEDIUM_BYTES_PER_S:
+        return Network(rates, latency_s)
+    slowest = min(range(number), key=lambda at: rates[seats[at].node.name])
+    (alone,) = await together([_flow(seats[slowest], peers[ring[slowest][1]], run)])
+    shared = (alone.bytes_per_s or 0.0) > SHARED * rates[seats[slowest].node.name]
+    return Network(rates, latency_s, shared=shared)
 
 
 async def _flow(seat: Seat, peer: Peer, run: str) -> FlowSent:

@@ -69,6 +69,28 @@ async def test_a_medium_is_shared_only_where_all_are_on_wifi() -> None:
     assert not network.shared
 
 
+@pytest.mark.parametrize(("alone", "shared"), [(1.4e6, False), (2.5e6, True)])
+async def test_a_medium_is_shared_where_one_node_alone_gets_much_more_through(alone: float, shared: bool) -> None:
+    class Air(FakeSide):
+        async def ask(self, message: Message, timeout_s: float) -> AnyMessage:
+            answer = await super().ask(message, timeout_s)
+            return FlowSent(bytes_per_s=alone) if len(self.asked) == 2 else answer
+
+    seats = three(kind="ethernet")
+    seats[0] = seats[0]._replace(side=Air(FlowSent(bytes_per_s=1e6, latency_s=0.001)))
+    network = await measure(seats, PEERS, OPEN, "run-1", together)
+    assert network is not None
+    assert network.shared is shared
+    assert network.bytes_per_s["head"] == 1e6
+
+
+async def test_on_fast_links_nobody_sends_alone() -> None:
+    seats = [seat(name, FlowSent(bytes_per_s=1e8), kind="ethernet") for name in NAMES]
+    network = await measure(seats, PEERS, OPEN, "run-1", together)
+    assert network == Network(dict.fromkeys(NAMES, 1e8), 0.0)
+    assert all(len(each.side.asked) == 1 for each in seats if isinstance(each.side, FakeSide))
+
+
 @pytest.mark.parametrize("answer", [FlowSent(), Done(), LinkError("mid is gone")])
 async def test_one_flow_that_is_unknown_makes_the_network_unknown(answer: AnyMessage | Exception) -> None:
     seats = [seat("head", FlowSent(bytes_per_s=1e6)), seat("mid", answer), seat("old", FlowSent(bytes_per_s=1e6))]

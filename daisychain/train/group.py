@@ -5,6 +5,7 @@ import contextlib
 import os
 import queue
 import socket
+import stat
 import sys
 import threading
 import time
@@ -24,6 +25,8 @@ CONNECT = timedelta(seconds=20)
 """How long a rank waits for the others while they connect; gloo takes up to five times as long."""
 STORE = timedelta(seconds=2)
 PATIENCE_S = 0.05
+DESCRIPTORS = "/dev/fd"
+"""Where Linux and macOS list a process's own descriptors."""
 EXCHANGE = timedelta(days=7)
 """How long for another one's gradients: it may be scoring. Who is lost is noticed by heartbeats, much sooner."""
 
@@ -162,9 +165,29 @@ def _store(formation: Formation, descriptor: int | None, given_up: Callable[[], 
 
 
 def _connections() -> set[Any]:
-    """(descriptor, own address, other's address) of every TCP connection of this process."""
-    found = psutil.Process().net_connections("tcp")
-    return {(c.fd, c.laddr, c.raddr) for c in found if c.fd != -1 and c.raddr}
+    """(descriptor, own address, other's address) of every TCP connection of this process.
+
+    Each descriptor is asked itself where the system lists them: the table of all the machine's sockets may skip one
+    while others come and go, and a connection that isn't cut lets its rank wait for ever.
+    """
+    try:
+        descriptors = [int(name) for name in os.listdir(DESCRIPTORS)]  # noqa: PTH208
+    except OSError:
+        found = psutil.Process().net_connections("tcp")
+        return {(c.fd, c.laddr, c.raddr) for c in found if c.fd != -1 and c.raddr}
+    return {ends for fd in descriptors if (ends := _ends(fd)) is not None}
+
+
+def _ends(fd: int) -> tuple[int, Any, Any] | None:
+    """As in _connections; None for whatever is no TCP connection."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return None
+        with socket.socket(fileno=os.dup(fd)) as same:
+            internet = same.family in (socket.AF_INET, socket.AF_INET6) and same.type == socket.SOCK_STREAM
+            return (fd, same.getsockname(), same.getpeername()) if internet else None
+    except OSError:  # closed meanwhile, or connected to nobody
+        return None
 
 
 def join_by_environment() -> None:

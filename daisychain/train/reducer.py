@@ -133,9 +133,13 @@ class Reducer:
         return [bucket.parameters for bucket in self._buckets]
 
     def lay_out(self) -> None:
-        """Make the buckets, if their size or the trained parameters have changed (some were frozen or freed)."""
+        """Make the buckets, if their size or the trained parameters have changed (some were frozen or freed).
+
+        Alone, with nothing to add up, no gradient is watched: that would be a large part of a small model's step.
+        """
         limit = self._bucket_bytes or self._exchange.bucket_bytes or BUCKET_BYTES
-        layout = (limit, *(p.requires_grad for p in self._parameters))
+        watches = not self._exchange.alone or self._steps.in_parts
+        layout = (limit, watches, *(p.requires_grad for p in self._parameters))
         if layout == self._laid_out:
             return
         self._laid_out = layout
@@ -148,6 +152,7 @@ class Reducer:
             parameter.register_post_accumulate_grad_hook(partial(self._ready, index))  # type: ignore[no-untyped-call]
             for index, group in enumerate(groups)
             for parameter in group
+            if watches
         ]
 
     def _ready(self, index: int, _: Tensor) -> None:

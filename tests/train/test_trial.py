@@ -247,11 +247,13 @@ def test_ranks_that_have_tried_their_model_train_as_if_they_had_not(start, tmp_p
 
 
 def test_shares_follow_what_was_tried(start):
-    # the formation's speeds say that the second rank is slow; the trial finds both alike
-    crew = start(RANKS, 2, args=("x",), settings={"trial": True}, speeds=((0.0, 0.01), (0.0, 0.19)))
+    # the formation's speeds say that the second rank is slow; the trial finds that the first one is
+    crew = start(
+        RANKS, 2, args=("x",), settings={"trial": True}, speeds=((0.0, 0.01), (0.0, 0.19)), slowdowns=(12.0, 1.0)
+    )
     (_, said), _ = crew.finish()
     steps = [line for line in said if line["kind"] == "step"]
     assert steps[0]["shares"] == [19, 1]
-    assert steps[1]["shares"][1] > 3
+    assert steps[1]["shares"][1] > 5
     (change,) = [line for line in said if line["kind"] == "shares"][:1]
     assert change["reason"] == "the model itself was tried on every node"

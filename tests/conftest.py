@@ -1,4 +1,4 @@
-"""What all tests share: the pretend LAN."""
+"""What all tests share: the pretend LAN, and where ranks are forked."""
 
 import importlib.util
 import os
@@ -23,6 +23,7 @@ def _load(name: str, file: Path) -> ModuleType:
 
 
 harness = _load("daisychain_test_lan", Path(__file__).parent / "lan" / "harness.py")
+nursery = _load("daisychain_test_nursery", Path(__file__).parent / "train" / "nursery.py")
 
 
 @pytest.fixture(scope="module")

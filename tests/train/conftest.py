@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from daisychain_test_nursery import Nurseries
 
 from daisychain.run.generations import Boundary, Break, Fail, Form, Generations, Leave, Start
 
@@ -23,21 +22,16 @@ SPEEDS = ((0.0, 1 / 7), (0.0, 1 / 2), (0.0, 1.0), (0.0, 1.0))
 
 
 class Rank:
-    """A rank process with its pipes, started as the agent does. What it says is kept in `reports`."""
+    """A rank process with its pipes, as the agent starts it. What it says is kept in `reports`."""
 
-    def __init__(self, folder: Path, seat: int, hear: Callable[[int, dict[str, Any] | None], None], task: Any) -> None:
+    def __init__(
+        self, start: Callable[..., Any], folder: Path, seat: int, hear: Callable[..., None], task: dict[str, Any]
+    ) -> None:
         self.seat, self.reports, self._hear = seat, [], hear
         self.log = folder / f"rank-{seat}.log"
+        afresh = task.pop("afresh", False)
         with self.log.open("ab") as stream:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "daisychain.train.rank"],
-                cwd=folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                start_new_session=True,
-                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-            )
+            self.process = start(seat, folder, stream, afresh)
         self.order(task)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -94,9 +88,15 @@ class Crew:
     """The ranks of one run. `rank[i]` is the newest process of a seat; `order` of seats in gloo is by seat."""
 
     def __init__(
-        self, folder: Path, script: str, size: int, slowdowns: tuple[float, ...], task: dict[str, Any]
+        self,
+        start: Callable[..., Any],
+        folder: Path,
+        script: str,
+        size: int,
+        slowdowns: tuple[float, ...],
+        task: dict[str, Any],
     ) -> None:
-        self._folder, self._task, self._slowdowns, self._size = folder, task, slowdowns, size
+        self._start, self._folder, self._task, self._slowdowns, self._size = start, folder, task, slowdowns, size
         self._lock = threading.RLock()
         self._speeds = task.pop("speeds", SPEEDS)
         self._script = script
@@ -129,7 +129,7 @@ class Crew:
                 }  # fmt: skip
                 if folder := self._task.get("checkpoints"):
                     task["checkpoints"] = str(Path(folder) / str(seat))
-                self.ranks[seat] = Rank(self._folder, seat, self._hear, task)
+                self.ranks[seat] = Rank(self._start, self._folder, seat, self._hear, task)
                 self.all.append(self.ranks[seat])
             case Break(seats, generation):
                 self.order(seats, {"kind": "break", "generation": generation})
@@ -186,9 +186,16 @@ class Crew:
             rank.close()
 
 
+@pytest.fixture(scope="session")
+def nurseries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nurseries]:
+    made = Nurseries(tmp_path_factory.mktemp("nurseries"))
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Crew]]:
-    """Start the ranks of a script: start(text, size, **task)."""
+def start(tmp_path: Path, nurseries: Nurseries) -> Iterator[Callable[..., Crew]]:
+    """Start the ranks of a script: start(text, size, **task). With afresh=True none of them is forked."""
     crews: list[Crew] = []
     (tmp_path / "output").mkdir()
 
@@ -196,7 +203,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Crew]]:
         text: str, size: int = 1, *, name: str = "script.py", slowdowns: Any = (1.0, 1.0, 1.0, 1.0), **task: Any
     ) -> Crew:
         (tmp_path / name).write_text(textwrap.dedent(text))
-        crews.append(Crew(tmp_path, str(task.pop("script", name)), size, slowdowns, task))
+        crews.append(Crew(nurseries.start, tmp_path, str(task.pop("script", name)), size, slowdowns, task))
         return crews[-1]
 
     yield begin

@@ -115,7 +115,7 @@ def difference(path, state):
 
 def test_unequal_shares_alone_and_torchrun_all_train_the_same_model(start, tmp_path):
     """Acceptance 5 and 7: 7/2/1 and a ragged last batch, 50 steps; and the same script started in three ways."""
-    ranks = start(SCRIPT, 3, args=["chain"], settings={"seed": 3, "rebalance": False, "batch": None})
+    ranks = start(SCRIPT, 3, afresh=True, args=["chain"], settings={"seed": 3, "rebalance": False, "batch": None})
     ended = [rank.finish() for rank in ranks]
     assert [code for code, _ in ended] == [0, 0, 0], ranks[0].log.read_text()
     head = ended[0][1]
@@ -259,6 +259,7 @@ def test_a_script_without_the_api_prints_to_the_log_and_reads_nothing(start):
         sys.exit()
         """,
         args=["--fast"],
+        afresh=True,
     )
     code, reports = rank.finish()
     assert (code, kinds(reports)) == (0, ["started", "done"])
@@ -283,7 +284,8 @@ def test_a_rank_and_its_children_die_with_the_agent(start, order):
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
         print("child", child.pid)
         time.sleep(300)
-        """
+        """,
+        afresh=order is None,
     )
     rank.wait_for("started")
     while "child" not in (log := rank.log.read_text()):

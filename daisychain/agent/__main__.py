@@ -12,12 +12,13 @@ import sys
 from daisychain.agent.service import Agent
 from daisychain.config import Paths, Settings, load, locate
 from daisychain.errors import DaisyError
+from daisychain.link.client import as_log_line
 
 LOG_BYTES = 4_000_000
 
 
 def main() -> int:
-    """Run until nobody needs it. Exit code 1, and a FATAL line in the log, when it can't start."""
+    """Run until nobody needs it. When it can't start: the error's exit code, and what link.client reads in the log."""
     parser = argparse.ArgumentParser(prog="daisychain.agent")
     parser.add_argument("--tied", action="store_true", help="end when standard input ends, and not by itself")
     parser.add_argument("--port", type=int)
@@ -30,7 +31,8 @@ def main() -> int:
         asyncio.run(_serve(paths, settings, words.tied))
     except DaisyError as error:
         logging.critical("%s", error)
-        return 1
+        logging.info("%s", as_log_line(error))
+        return error.exit_code
     return 0
 
 

@@ -22,7 +22,7 @@ from daisychain.agent.membership import Membership
 from daisychain.agent.node_side import NodeSide, with_share
 from daisychain.config import Paths, Settings, write_atomically
 from daisychain.discovery.roster import clean_name
-from daisychain.errors import DaisyError, UsageError
+from daisychain.errors import DaisyError, PreflightError, UsageError
 from daisychain.facts import Node, Snapshot, Verdict
 from daisychain.link.client import Lock
 from daisychain.link.messages import (
@@ -99,7 +99,9 @@ class Agent:
         wanted, source = nics.asked(self._settings.nic, os.environ)
         chosen, verdict = nics.choose(found, wanted, source=source)
         if verdict.level == "refuse" and wanted:
-            raise UsageError(verdict.reason, verdict.remedy)
+            if wanted not in [nic.name for nic in found]:
+                raise UsageError(verdict.reason, verdict.remedy)
+            raise PreflightError([msgspec.structs.replace(verdict, node=name)])
         self._nics = found
         self._nic_verdicts = tuple(nics.judge(nic, found) for nic in found)
         self._threads = self._settings.threads or device.cores_logical

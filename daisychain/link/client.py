@@ -16,13 +16,14 @@ from websockets.exceptions import InvalidHandshake, InvalidMessage
 from daisychain.config import Paths, Settings
 from daisychain.errors import DaisyError, LinkError
 from daisychain.facts import Snapshot
-from daisychain.link.messages import MAX_FRAME_BYTES, AnyMessage, Message, Watch, World
-from daisychain.link.session import Session
+from daisychain.link.messages import MAX_FRAME_BYTES, AnyMessage, Message, Refused, Watch, World
+from daisychain.link.session import Session, error_of, refusal
 from daisychain.trust.identity import Identity
 from daisychain.trust.tls import client_context, server_certificate, server_id
 
 DIAL_TIMEOUT_S = 8.0
 START_TIMEOUT_S = 20.0
+_REFUSAL = "can't start: "
 Answer = TypeVar("Answer", bound=Message)
 
 
@@ -158,7 +159,7 @@ async def wait_for_agent(paths: Paths, settings: Settings, process: "subprocess.
             with contextlib.suppress(LinkError):
                 return await connect_local(paths, settings)
         if gone:
-            raise DaisyError(_last_words(paths) or "the agent ended at once", f"Its log: {paths.agent_log}")
+            raise _last_words(paths) or DaisyError("the agent ended at once", f"Its log: {paths.agent_log}")
         await asyncio.sleep(0.05)
     raise DaisyError(f"the agent did not answer within {START_TIMEOUT_S:.0f} s", f"Its log: {paths.agent_log}")
 
@@ -179,14 +180,20 @@ def start_agent(
         )  # fmt: skip
 
 
-def _last_words(paths: Paths) -> str:
-    """The newest 'fatal' line of the agent's log."""
+def as_log_line(error: DaisyError) -> str:
+    """Why an agent can't start, for its log: the command that started it reads it there."""
+    return _REFUSAL + msgspec.json.encode(refusal(error)).decode()
+
+
+def _last_words(paths: Paths) -> DaisyError | None:
+    """The newest such line's error."""
     with contextlib.suppress(OSError):
         for line in reversed(paths.agent_log.read_text(errors="replace").splitlines()[-20:]):
-            _, found, words = line.partition("FATAL ")
+            _, found, words = line.partition(_REFUSAL)
             if found:
-                return words
-    return ""
+                with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
+                    return error_of(msgspec.json.decode(words, type=Refused))
+    return None
 
 
 class Reconnecting:

@@ -1,12 +1,15 @@
 """The connection of a command with this machine's agent."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from daisychain.config import Paths, Settings, locate
-from daisychain.errors import LinkError
-from daisychain.link.client import Lock, connect_local, read_lock
+from daisychain.errors import DaisyError, LinkError, PreflightError, UsageError
+from daisychain.facts import Verdict
+from daisychain.link.client import Lock, as_log_line, connect_local, read_lock, wait_for_agent
 
 
 @pytest.fixture
@@ -45,3 +48,36 @@ async def test_a_lock_of_an_agent_that_was_killed_is_no_agent(paths: Paths) -> N
     paths.agent_lock.write_text('{"pid": 999999, "port": 1}', encoding="utf-8")
     with pytest.raises(LinkError, match=r"can't reach 127\.0\.0\.1:1"):
         await connect_local(paths, Settings(name="x"))
+
+
+# --- an agent that can't start -----------------------------------------------------------------------
+
+REFUSED = Verdict(level="refuse", check="nic", reason="eth0 has no IPv4 address", remedy="Give it one", node="old")
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [(PreflightError([REFUSED]), 4), (UsageError("there is no NIC 'et0'", "Give eth0"), 2), (DaisyError("taken"), 1)],
+)
+async def test_why_an_agent_did_not_start_is_the_commands_error(
+    paths: Paths, error: DaisyError, exit_code: int
+) -> None:
+    lines = ["INFO listening", f"INFO {as_log_line(DaisyError('of last week'))}", f"FATAL {error}"]
+    paths.agent_log.write_text("\n".join([*lines, f"INFO {as_log_line(error)}", ""]), encoding="utf-8")
+    with pytest.raises(type(error)) as caught:
+        await wait_for_agent(paths, Settings(), ended())
+    assert (caught.value.exit_code, str(caught.value)) == (exit_code, str(error))
+
+
+@pytest.mark.parametrize("log", ["", "INFO listening\n", "INFO can't start: {torn\n"])
+async def test_an_agent_that_ended_without_a_word_names_its_log(paths: Paths, log: str) -> None:
+    paths.agent_log.write_text(log, encoding="utf-8")
+    with pytest.raises(DaisyError, match="ended at once") as caught:
+        await wait_for_agent(paths, Settings(), ended())
+    assert str(paths.agent_log) in caught.value.remedy
+
+
+def ended() -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait()
+    return process

@@ -13,6 +13,7 @@
 Each says what happened, to whom or where, and what to try. `str(error)` is one line.
 """
 
+import re
 from collections.abc import Sequence
 
 from daisychain.facts import Verdict
@@ -22,7 +23,9 @@ INTERRUPTED = 130
 
 def about(verdict: Verdict) -> str:
     """A verdict's reason, with its node in front where it doesn't name that itself."""
-    return verdict.reason if verdict.node in verdict.reason else f"{verdict.node}: {verdict.reason}"
+    # as a word: a folder of that name, or a longer name, is another thing
+    names_it = re.search(rf"(?<![\w/\\.-]){re.escape(verdict.node)}(?![\w/\\-])", verdict.reason)
+    return verdict.reason if names_it or not verdict.node else f"{verdict.node}: {verdict.reason}"
 
 
 class DaisyError(Exception):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from daisychain import errors
-from daisychain.errors import BY_EXIT_CODE, DaisyError, PreflightError
+from daisychain.errors import BY_EXIT_CODE, DaisyError, PreflightError, about
 from daisychain.facts import Verdict
 
 
@@ -61,3 +61,21 @@ def test_a_preflight_error_says_the_worst() -> None:
     assert error.verdicts == tuple(VERDICTS)
     assert str(PreflightError(VERDICTS[:1])) == "a: torch is old. Update it"
     assert str(PreflightError([Verdict(level="refuse", check="nic", reason="no NIC")])) == "no NIC"
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("old has 3 MB free", "old has 3 MB free"),
+        ("the processor of old (Core 2) has no AVX", "the processor of old (Core 2) has no AVX"),
+        ("the disk is full while writing to /home/old/x", "old: the disk is full while writing to /home/old/x"),
+        ("its clock is older than old-1's", "old: its clock is older than old-1's"),
+        ("", "old: "),
+    ],
+)
+def test_a_reason_gets_its_node_in_front_where_it_does_not_name_it(reason: str, said: str) -> None:
+    assert about(Verdict(level="refuse", check="disk", reason=reason, node="old")) == said
+
+
+def test_a_reason_about_this_machine_stays_as_it_is() -> None:
+    assert about(Verdict(level="warn", check="nic", reason="eth0 is down")) == "eth0 is down"

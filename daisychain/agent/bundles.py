@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from daisychain.errors import DaisyError, DataError
+from daisychain.errors import DaisyError, DataError, PreflightError
+from daisychain.facts import Verdict
 from daisychain.link.messages import File
 
 ALWAYS_IGNORED = (
@@ -205,7 +206,7 @@ class BlobStore:
 
 
 def disk_full(folder: Path, needed_bytes: int, free_bytes: int) -> DaisyError:
-    return DaisyError(
+    return _refusal(
         f"the disk is full: the run's files need {2 * needed_bytes / 1e6:.1f} MB in {folder}, "
         f"{free_bytes / 1e6:.1f} MB are free",
         "Free some space there, or leave this node out with --nodes",
@@ -215,10 +216,13 @@ def disk_full(folder: Path, needed_bytes: int, free_bytes: int) -> DaisyError:
 def explain(error: OSError, folder: Path) -> DaisyError:
     """An OSError while files were laid out, for people."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DaisyError(
-            f"the disk is full while writing to {folder}", "Free some space there, or leave this node out"
-        )
-    return DaisyError(f"can't write to {folder}: {error.strerror or error}", "Check its permissions")
+        return _refusal(f"the disk is full while writing to {folder}", "Free some space there, or leave this node out")
+    return _refusal(f"can't write to {folder}: {error.strerror or error}", "Check its permissions")
+
+
+def _refusal(reason: str, remedy: str) -> PreflightError:
+    """As what is found before a run starts; whoever asked the node fills in its name (seats.named)."""
+    return PreflightError([Verdict(level="refuse", check="disk", reason=reason, remedy=remedy)])
 
 
 def lay_out(files: Iterable[tuple[File, Path]], folder: Path, kept: Path | None = None) -> None:

@@ -82,7 +82,8 @@ class Conductor:
         try:
             self.folder = RunFolder(paths.runs / self.id, again=bool(resumed))
         except OSError as error:
-            raise bundles.explain(error, paths.runs) from error
+            with named(head):
+                raise bundles.explain(error, paths.runs) from error
         self.tracker = Tracker(run=self.id, name=run_name(spec), folder=str(self.folder.path), spec=spec, now_s=clock())
         self._started_s = clock()
         self._warnings = tuple(warnings)

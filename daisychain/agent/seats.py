@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from daisychain.errors import DaisyError, PreflightError
 from daisychain.facts import Node
 from daisychain.link.messages import AnyMessage, Listen, Message, Peer, TryPaths
@@ -41,7 +43,10 @@ class named:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, PreflightError):
-            return
+            if all(verdict.node for verdict in error.verdicts):
+                return
+            named = [v if v.node else msgspec.structs.replace(v, node=self._node) for v in error.verdicts]
+            raise PreflightError(named) from error
         if isinstance(error, DaisyError) and not error.what.startswith(f"{self._node}:"):
             raise type(error)(f"{self._node}: {error.what}", error.remedy) from error
 

@@ -220,8 +220,9 @@ def test_a_full_disk_is_said_before_anything_is_fetched(store: BlobStore, monkey
     usage: Any = SimpleNamespace(free=100_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     store.make_room(1_000_000)
-    with pytest.raises(DaisyError, match=r"the disk is full: .* 100\.0 MB .* 100\.0 MB are free"):
+    with pytest.raises(DaisyError, match=r"the disk is full: .* 100\.0 MB .* 100\.0 MB are free") as caught:
         store.make_room(50_000_000)
+    assert caught.value.exit_code == 4
 
 
 def test_room_is_made_by_dropping_the_oldest_but_nothing_of_this_run(
@@ -244,6 +245,8 @@ def test_an_os_error_says_which_folder(number: int, word: str) -> None:
     assert word in error.what
     assert "/disk/blobs" in error.what
     assert error.remedy
+    # it is met before a run starts, wherever that is
+    assert error.exit_code == 4
 
 
 # --- laying out ------------------------------------------------------------------------------------------

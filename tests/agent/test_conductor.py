@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import json
 import os
 import time
@@ -626,6 +627,15 @@ async def test_a_preflight_refusal_keeps_its_kind(tmp_path: Path) -> None:
     stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat({"PrepareRun": PreflightError([verdict])}))
     state = await stage.end()
     assert (state.exit, state.error) == (4, "old: the disk is full")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+async def test_a_disk_that_takes_no_files_refuses_the_run_and_names_the_node(tmp_path: Path, number: int) -> None:
+    error = bundles.explain(OSError(number, os.strerror(number)), Path("/disk"))
+    stage = Stage(tmp_path, head=FakeSeat(), old=FakeSeat({"PrepareRun": error}))
+    state = await stage.end()
+    assert state.exit == 4
+    assert state.error == f"old: {error.what}. {error.remedy}"
 
 
 async def test_a_node_that_can_not_start_its_rank_is_left_out(tmp_path: Path) -> None:

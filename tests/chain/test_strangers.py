@@ -144,6 +144,12 @@ def test_a_full_disk_on_a_worker_is_named(chain: Any, tiny_disk: Any) -> None:
     assert said.exit == 4, said
     assert said.reason.startswith("daisychain: tiny has 3 MB of disk space free, and the run's files alone take 8 MB")
     assert "Free some space on tiny" in said.reason
+    # what the disk takes, but leaves no room for a run
+    small = chain.write("big/small.bin", os.urandom(1_000_000))
+    job[job.index(big)] = small
+    said = chain.on("head", *job, timeout=90)
+    assert said.exit == 4, said
+    assert said.reason.startswith("daisychain: tiny: the disk is full: the run's files need 2.0 MB")
     left = [file for file in tiny_disk.home.rglob("*") if file.is_file() and file.stat().st_size > 1_000_000]
     assert not left
 

@@ -551,7 +551,7 @@ class Conductor:
             case "done":
                 generations.done(seat)
             case "exit":
-                self._exited(seat, int(report["code"]))
+                self._exited(seat, int(report["code"]), report.get("peak_bytes"), report.get("oom"))
             case "error":
                 self._fail(from_report(name, report, self._log_path(seat), now))
             case "trial":
@@ -581,7 +581,7 @@ class Conductor:
         with target.open("ab" if offset else "wb") as stream:
             stream.write(piece)
 
-    def _exited(self, seat: int, code: int) -> None:
+    def _exited(self, seat: int, code: int, peak_bytes: int | None, oom: bool | None) -> None:
         name, now = self._seats[seat].name, self._clock()
         place = self._generations.seats[seat]
         if seat in self._left_out:
@@ -597,7 +597,7 @@ class Conductor:
             return
         told = [failure for failure in self._failures if failure.node == name]
         lacks = self._seats[seat].node.device.cpu_lacks
-        failure = told[-1] if told else from_exit(name, code, self._log_path(seat), now, lacks)
+        failure = told[-1] if told else from_exit(name, code, self._log_path(seat), now, lacks, peak_bytes, oom)
         if not told:
             self._failures.append(failure)
         self._generations.exited(seat, now, failure.message, hopeless=code == ILLEGAL_INSTRUCTION)

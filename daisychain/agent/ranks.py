@@ -13,11 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import psutil  # type: ignore[import-untyped,unused-ignore]
+
 from daisychain.agent.bundles import BlobStore, explain, lay_out
 from daisychain.config import Paths
 from daisychain.errors import DaisyError, DataError
 from daisychain.link.messages import AnyMessage, Done, EndRun, File, PrepareRun, StartRank
 from daisychain.machine.allocator import keeping
+from daisychain.machine.condition import count_oom_kills
 from daisychain.plan.devices import CPU, visible
 from daisychain.plan.devices import threads as threads_of
 
@@ -29,6 +32,7 @@ SILENT_AFTER_S = 4.0
 ORDER_TIMEOUT_S = 2.0
 DRAIN_S = 1.0
 """How long a rank's last lines may take after its exit; a child of it may hold the pipe open for ever."""
+KILLED = -9
 RANK_MODULE = "daisychain.train.rank"
 OUTPUT = ".output"
 CHECKPOINTS = "checkpoints"
@@ -128,6 +132,7 @@ class NodeRun:
         }
         environment = {
             **keeping(os.environ),
+            **of_system(sys.platform),
             **self._environment,
             "RANK": str(message.seat),
             "WORLD_SIZE": str(len(message.names)),
@@ -169,6 +174,11 @@ class NodeRun:
         return Done()
 
 
+def of_system(platform: str) -> dict[str, str]:
+    """What a rank's environment needs on one system only. torch's wheels for Windows are built without libuv."""
+    return {"USE_LIBUV": "0"} if platform == "win32" else {}
+
+
 def numbered(path: Path, place: int) -> Path:
     """A rank's own folder: as it is called for a node's first rank, with -1, -2 ... for its others."""
     return path.with_name(f"{path.name}-{place}") if place else path
@@ -188,6 +198,9 @@ class Rank:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._heard_s = 0.0
+        self._peak_bytes: int | None = None
+        self._oom_kills: int | None = None
+        """Of the whole machine when it was started."""
 
     async def start(
         self, task: dict[str, Any], environment: dict[str, str], work: Path, log_file: Path, report: Report
@@ -202,7 +215,8 @@ class Rank:
                 stdout=asyncio.subprocess.PIPE, stderr=stream, cwd=work, env=environment, start_new_session=True,
                 limit=REPORT_LIMIT_BYTES,
             )  # fmt: skip
-        self.waits = None
+        self.waits = self._peak_bytes = None
+        self._oom_kills = count_oom_kills()
         await self.order(task)
         self._reader = asyncio.create_task(self._read(self._process, report))
 
@@ -222,7 +236,7 @@ class Rank:
 
     async def _read(self, process: asyncio.subprocess.Process, report: Report) -> None:
         self._heard_s = asyncio.get_running_loop().time()
-        watching = asyncio.create_task(self._watch(report))
+        watching = asyncio.create_task(self._watch(process.pid, report))
         try:
             while line := await self._line(process):
                 self._heard_s = asyncio.get_running_loop().time()
@@ -234,13 +248,24 @@ class Rank:
         finally:
             watching.cancel()
         code = process.returncode
-        await report(self.seat, {"kind": "exit", "code": await process.wait() if code is None else code})
+        await report(self.seat, self._exit(await process.wait() if code is None else code))
 
-    async def _watch(self, report: Report) -> None:
-        """Tell when the rank falls silent, and when it is heard again."""
+    def _exit(self, code: int) -> dict[str, Any]:
+        """The last report; with what is known of its memory, where it was killed."""
+        said: dict[str, Any] = {"kind": "exit", "code": code}
+        if code == KILLED:
+            before, now = self._oom_kills, count_oom_kills()
+            oom = None if before is None or now is None else now > before
+            said |= {"peak_bytes": self._peak_bytes, "oom": oom}
+        return said
+
+    async def _watch(self, pid: int, report: Report) -> None:
+        """See how much memory it holds; tell when the rank falls silent, and when it is heard again."""
         silent = False
         while True:
             await asyncio.sleep(SILENT_AFTER_S / 8)
+            with contextlib.suppress(psutil.Error):
+                self._peak_bytes = max(self._peak_bytes or 0, psutil.Process(pid).memory_info().rss)
             now_silent = asyncio.get_running_loop().time() - self._heard_s > SILENT_AFTER_S
             if now_silent != silent:
                 silent = now_silent

@@ -5,6 +5,7 @@ thread. `root` is the folder that /proc and /sys are looked for in.
 """
 
 import contextlib
+import re
 import shutil
 import sys
 import time
@@ -49,6 +50,12 @@ def read_condition(folders: Iterable[Path], root: Path = ROOT) -> Condition:
         # last, so that the time it took is on one side of it only
         clock_s=time.time(),
     )
+
+
+def count_oom_kills(root: Path = ROOT) -> int | None:
+    """How many processes the kernel has killed for want of memory since it was started; None where it doesn't tell."""
+    found = re.search(r"^oom_kill (\d+)$", read(root / "proc/vmstat"), re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def hottest(sensors: Sequence[Sensor]) -> tuple[float | None, float | None]:

@@ -56,14 +56,23 @@ def from_report(node: str, report: Mapping[str, Any], log_path: str, at_s: float
     )
 
 
-def from_exit(node: str, code: int, log_path: str, at_s: float, lacks: Sequence[str] = ()) -> Failure:
+def from_exit(
+    node: str,
+    code: int,
+    log_path: str,
+    at_s: float,
+    lacks: Sequence[str] = (),
+    peak_bytes: int | None = None,
+    oom: bool | None = None,
+) -> Failure:
     """A rank that ended without a report; a negative code is the signal that ended it.
 
-    lacks: instructions that its node's processor is known not to have.
+    lacks: instructions that its node's processor is known not to have. peak_bytes: the most memory that it was seen
+    to hold. oom: whether the kernel killed a process for want of memory meanwhile. None: unknown.
     """
     missing = ", ".join(lacks).upper()
     message, remedy = {
-        -9: ("its rank was killed (SIGKILL); most often memory ran out", "Use a smaller batch, or leave this node out"),
+        -9: (_killed(peak_bytes, oom), _LESS_MEMORY),
         -4: (
             "its processor lacks an instruction that this torch needs (SIGILL)"
             + (f": it has no {missing}" if missing else ", most often AVX2"),
@@ -75,3 +84,18 @@ def from_exit(node: str, code: int, log_path: str, at_s: float, lacks: Sequence[
     return Failure(
         node=node, origin="killed", message=message, remedy=remedy, exit_code=1, log_path=log_path, at_s=at_s
     )
+
+
+_LESS_MEMORY = (
+    "Cap what it computes at once with --micro-batch N, use a smaller batch, or leave this node out with --nodes"
+)
+
+
+def _killed(peak_bytes: int | None, oom: bool | None) -> str:
+    why = {
+        True: "the kernel ended a process there for want of memory",
+        False: "not by the kernel: a person, systemd-oomd or earlyoom may have done it",
+        None: "most often memory ran out",
+    }[oom]
+    held = "" if peak_bytes is None else f"; it held {peak_bytes / 1e9:.2f} GB of memory at most, as last seen"
+    return f"its rank was killed (SIGKILL); {why}{held}"

@@ -380,7 +380,7 @@ async def test_a_resumed_run_goes_on_in_its_folder_from_checkpoints(tmp_path: Pa
 async def test_a_killed_rank_is_left_behind_started_again_and_let_in(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     await stage.train()
-    await stage.run.report(1, {"kind": "exit", "code": -9})
+    await stage.run.report(1, {"kind": "exit", "code": -9, "peak_bytes": 2_000_000_000, "oom": True})
     assert (await stage.order("head", "break")) == {"kind": "break", "generation": 1}
     await stage.wait(0, generation=1, completed=7, why="reset")
     await stage.starts("old", 2)
@@ -388,6 +388,7 @@ async def test_a_killed_rank_is_left_behind_started_again_and_let_in(tmp_path: P
     assert (await stage.order("head", "form", 2))["formation"]["names"] == ["head"]
     log = "\n".join(stage.run.state().log)
     assert "old: its rank was killed" in log
+    assert "it held 2.00 GB of memory at most" in log
     assert "going on after step 7 with head" in log
     await stage.wait(1)
     assert (await stage.order("head", "boundary")) == {"kind": "boundary", "generation": 2}
@@ -757,6 +758,7 @@ async def test_output_lands_nowhere_else(tmp_path: Path, path: str) -> None:
     "report",
     [
         {}, {"kind": "step"}, {"kind": "step", "step": "x"}, {"kind": "exit"}, {"kind": "exit", "code": "x"},
+        {"kind": "exit", "code": -9, "peak_bytes": "much"},
         {"kind": "output"}, {"kind": "output", "path": "x", "data": "!"}, {"kind": "scores"}, {"kind": [1]},
         {"kind": "scores", "scores": 3}, {"kind": "step", "step": float("inf")},
         {"kind": "shares", "reason": "x", "name": "y"}, {"kind": "waiting"}, {"kind": "joined"},

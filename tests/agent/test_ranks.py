@@ -166,6 +166,29 @@ async def test_the_last_report_is_the_exit(node_run: NodeRun, tmp_path: Path, mo
     await node_run.end()
 
 
+async def test_a_killed_rank_comes_with_the_memory_it_held_and_whether_the_kernel_did_it(
+    node_run: NodeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "SILENT_AFTER_S", 0.2)
+    kills = iter([4, 5])
+    monkeypatch.setattr(ranks, "count_oom_kills", lambda: next(kills))
+    await node_run.prepare(order(), {}, None, shipped)
+    heard = await start(node_run, "deaf", tmp_path)
+    await Until.kind(heard, "silent")
+    (pid,) = [child.pid for child in psutil.Process().children() if "fake_rank" in " ".join(child.cmdline())]
+    os.kill(pid, 9)
+    await asyncio.wait_for(heard.exit.wait(), 20)
+    last = heard.reports[-1]
+    assert (last["kind"], last["code"], last["oom"]) == ("exit", -9, True)
+    assert 1_000_000 < last["peak_bytes"] < 200_000_000
+    await node_run.end()
+
+
+def test_torch_on_windows_is_told_to_do_without_libuv() -> None:
+    assert ranks.of_system("win32") == {"USE_LIBUV": "0"}
+    assert ranks.of_system("linux") == ranks.of_system("darwin") == {}
+
+
 async def test_the_end_kills_the_rank_and_its_children_and_reports_nothing(node_run: NodeRun, tmp_path: Path) -> None:
     await node_run.prepare(order(), {}, None, shipped)
     heard = await start(node_run, "family", tmp_path / "log")

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from daisychain.machine.condition import Sensor, hottest, read_condition
+from daisychain.machine.condition import Sensor, count_oom_kills, hottest, read_condition
 
 
 def test_this_machine_makes_sense(tmp_path: Path) -> None:
@@ -81,3 +81,10 @@ def test_a_memory_limit_counts_and_page_cache_is_free(tmp_path: Path, group: str
 def write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
+
+
+def test_what_the_kernel_killed_for_want_of_memory_is_counted(tmp_path: Path) -> None:
+    assert count_oom_kills(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 5\noom_kill 17\nnr_unstable 0\n")
+    assert count_oom_kills(tmp_path) == 17

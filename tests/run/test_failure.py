@@ -73,3 +73,22 @@ def test_a_silent_end_says_what_its_code_means_and_what_to_try(code: int, word: 
 def test_a_processor_that_is_known_to_lack_an_instruction_is_told_which() -> None:
     assert "it has no AVX, AVX2" in from_exit("old", -4, "", 0.0, ("avx", "avx2")).text
     assert "most often AVX2" in from_exit("old", -4, "", 0.0).text
+
+
+@pytest.mark.parametrize(
+    ("peak_bytes", "oom", "words"),
+    [
+        (3_210_000_000, True, ["the kernel ended a process there for want of memory", "it held 3.21 GB"]),
+        (40_000_000, False, ["not by the kernel", "0.04 GB"]),
+        (None, True, ["for want of memory"]),
+        (None, None, ["most often memory ran out"]),
+    ],
+)
+def test_a_killed_rank_says_what_memory_it_held_and_how_to_cap_it(
+    peak_bytes: int | None, oom: bool | None, words: list[str]
+) -> None:
+    found = from_exit("old", -9, "", 0.0, peak_bytes=peak_bytes, oom=oom)
+    assert found.text.startswith("old: its rank was killed (SIGKILL)")
+    assert all(word in found.message for word in words)
+    assert ("GB" in found.message) == (peak_bytes is not None)
+    assert "--micro-batch" in found.remedy

@@ -39,6 +39,7 @@ from daisychain.link.messages import (
     ShipProgress,
 )
 from daisychain.link.session import Session
+from daisychain.plan.checks import judge_chaining
 from daisychain.run.folder import read_spec
 from daisychain.trust.known import KnownNodes
 
@@ -111,6 +112,9 @@ class Headship:
             await session.close("this machine became a worker")
 
     def invite(self, message: MakeInvite) -> Invitation:
+        """Raises PreflightError where this system can be in no chain."""
+        if verdicts := judge_chaining(self._agent.own):
+            raise PreflightError(verdicts)
         return self._door.invite(message)
 
     async def accept(self, worker: str) -> None:

@@ -12,7 +12,7 @@ from daisychain.agent.knock import Knock, join_by_token
 from daisychain.config import DEFAULT_PORT
 from daisychain.discovery.mdns import Mdns
 from daisychain.discovery.roster import Found, Gone, Roster
-from daisychain.errors import DaisyError, LinkError, NoNodeError, TrustError, UsageError
+from daisychain.errors import DaisyError, LinkError, NoNodeError, PreflightError, TrustError, UsageError
 from daisychain.facts import Node, Verdict
 from daisychain.link.client import dial
 from daisychain.link.messages import (
@@ -37,6 +37,7 @@ from daisychain.link.messages import (
     TryPaths,
 )
 from daisychain.link.session import Session
+from daisychain.plan.checks import judge_chaining
 from daisychain.trust.known import KnownHead, KnownNodes
 from daisychain.trust.pairing import HandshakeLimit
 from daisychain.trust.tls import client_context
@@ -88,9 +89,15 @@ class Membership:
         self._stay_with(head.id, head.name, head.address, head.port)
 
     async def become(self, message: BeWorker) -> None:
-        """Act on a BeWorker. Raises TrustError or LinkError when a token doesn't work; then the role is as before."""
+        """Act on a BeWorker.
+
+        Raises TrustError or LinkError when a token doesn't work, PreflightError where this system can be in no chain;
+        then the role is as before.
+        """
         if self._agent.headship.active_run:
             raise UsageError("a run is going on that this machine leads", "Wait for it, or end it: daisychain stop")
+        if verdicts := judge_chaining(self._agent.own):
+            raise PreflightError(verdicts)
         port = message.port or DEFAULT_PORT
         if message.token:
             await self._keep(await join_by_token(self._agent, message.host, port, message.token))

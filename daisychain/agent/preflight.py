@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from daisychain.errors import NoNodeError
 from daisychain.facts import Node, Verdict
-from daisychain.plan.checks import install_torch, judge_machine
+from daisychain.plan.checks import install_torch, judge_chaining, judge_machine
 from daisychain.plan.networks import judge_networks
 
 
@@ -33,11 +33,7 @@ def check(nodes: Sequence[Node]) -> tuple[Verdict, ...]:
         if node is not first:
             found += _beside(first, node)
     if len(nodes) > 1:
-        found += [
-            _no(n, "os", "Windows can train alone but not in a chain", "Use WSL with mirrored networking, or Docker")
-            for n in nodes
-            if n.versions.os_family == "windows"
-        ]
+        found += [verdict for node in nodes for verdict in judge_chaining(node)]
     # what no path between them can change; the rest is judged once the paths were tried
     every = {(start, end) for start in range(len(nodes)) for end in range(len(nodes))}
     found += [verdict for verdict in judge_networks(nodes, every) if verdict.level == "refuse"]
@@ -65,8 +61,14 @@ def _blocked(start: Node, end: Node, reason: str) -> Verdict:
     what = f"{start.name} ({start.address}) can't reach {end.name} ({end.address}) on a random TCP port: {reason}"
     if "large" in reason:
         remedy = f"Give all NICs the same MTU: on {end.name}, ip link set {end.nic} mtu 1500"
-    elif end.versions.os_family == "macos":
-        remedy = f"On {end.name} allow python in System Settings, Network, Firewall, and Privacy, Local Network"
+    elif "macos" in (start.versions.os_family, end.versions.os_family):
+        # the switch named last stops the side that dials: "No route to host" for every neighbour
+        remedy = (
+            f"On {end.name} allow python in System Settings, Network, Firewall; "
+            f"on {start.name} allow it and the terminal in System Settings, Privacy, Local Network"
+        )
+    elif end.interface is not None and end.interface.kind == "wsl":
+        remedy = f"Set networkingMode=mirrored in .wslconfig on {end.name} and restart WSL, or use native Linux there"
     else:
         firewalld = f"sudo firewall-cmd --zone=trusted --add-source={start.address}"
         remedy = f"On {end.name} let {start.name} in: sudo ufw allow from {start.address}, or {firewalld}"

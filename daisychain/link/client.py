@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import ssl
 import subprocess
@@ -58,9 +59,16 @@ async def dial(host: str, port: int, context: ssl.SSLContext) -> tuple[ClientCon
         raise LinkError(f"{where} did not answer within {DIAL_TIMEOUT_S:.0f} s", remedy) from error
     except (OSError, InvalidHandshake, InvalidMessage, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise LinkError(f"can't reach {where}: {why}", "Is daisychain running there, and is this its port?") from error
+        raise LinkError(f"can't reach {where}: {why}", _remedy(error, sys.platform)) from error
     tls: Any = socket.transport.get_extra_info("ssl_object")
     return socket, server_id(tls), server_certificate(tls)
+
+
+def _remedy(error: Exception, platform: str) -> str:
+    if platform == "darwin" and getattr(error, "errno", None) == errno.EHOSTUNREACH:
+        # what macOS 15 and later answer where its user hasn't allowed it
+        return "Allow python and the terminal in System Settings, Privacy & Security, Local Network, then try again"
+    return "Is daisychain running there, and is this its port?"
 
 
 def _bracketed(host: str) -> str:

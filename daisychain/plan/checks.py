@@ -35,8 +35,16 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge_machine(node: Node) -> list[Verdict]:
-    """Whether torch is there and can run: what doesn't change from one moment to the next."""
-    return [*_torch(node), *_cpu(node)]
+    """Whether torch is there and can run, and on what: what doesn't change from one moment to the next."""
+    return [*_torch(node), *_cpu(node), *_apple(node)]
+
+
+def judge_chaining(node: Node) -> list[Verdict]:
+    """A refusal for a system that can be in no chain, whatever the others are."""
+    if node.versions.os_family != "windows":
+        return []
+    reason = f"{node.name} runs Windows, which can train alone but not in a chain"
+    return [_verdict("refuse", node, "os", reason, "Use WSL with mirrored networking, or Docker")]
 
 
 def install_torch(node: Node, version: str = "") -> str:
@@ -94,6 +102,13 @@ def _cpu(node: Node) -> list[Verdict]:
     if node.state == "measuring":
         return [_verdict("warn", node, "cpu", f"{reason}: torch may end with 'Illegal instruction'", remedy)]
     return [_verdict("refuse", node, "cpu", f"{reason}, and torch {node.versions.torch} doesn't run there", remedy)]
+
+
+def _apple(node: Node) -> list[Verdict]:
+    if node.versions.os_family != "macos" or node.versions.machine != "arm64":
+        return []
+    reason = f"{node.name} trains on its CPU, not on Apple's GPU: gloo, which carries the gradients, knows no MPS"
+    return [_verdict("warn", node, "gpu", reason, f"Nothing to do: {node.name}'s measured speed is that of its CPU")]
 
 
 # --- what does -------------------------------------------------------------------------------------

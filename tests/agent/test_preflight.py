@@ -7,7 +7,7 @@ import pytest
 
 from daisychain.agent.preflight import check, judge_paths, pick
 from daisychain.errors import NoNodeError
-from daisychain.facts import Device, Node, Verdict, Versions
+from daisychain.facts import Device, Nic, Node, Verdict, Versions
 
 OK = Verdict(level="ok", check="nic", reason="wired")
 VERSIONS = Versions(daisychain="0.1", python="3.11", torch="2.9.0+cpu", os="Debian 12", os_family="linux")
@@ -117,4 +117,17 @@ def test_a_closed_path_names_both_ends_and_what_opens_it(versions: dict[str, Any
     assert verdict.reason.startswith(f"old ({old.address}) can't reach head ({head.address})")
     assert why in verdict.reason
     assert remedy in verdict.remedy
+    assert "head" in verdict.remedy
+
+
+def test_a_mac_that_dials_is_told_of_its_own_switch_too() -> None:
+    head, old = node("head"), node("old", **MAC)
+    (verdict,) = judge_paths([head, old], {(1, 0): "No route to host"})
+    assert "on old allow it and the terminal in System Settings, Privacy, Local Network" in verdict.remedy
+
+
+def test_a_closed_path_into_wsl_names_mirrored_networking() -> None:
+    head = msgspec.structs.replace(node("head"), interface=Nic(name="eth0", kind="wsl"))
+    (verdict,) = judge_paths([head, node("old")], {(1, 0): "no answer"})
+    assert "networkingMode=mirrored" in verdict.remedy
     assert "head" in verdict.remedy

@@ -1,5 +1,7 @@
 """The connection of a command with this machine's agent."""
 
+import errno
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from daisychain.config import Paths, Settings, locate
 from daisychain.errors import DaisyError, LinkError, PreflightError, UsageError
 from daisychain.facts import Verdict
+from daisychain.link import client
 from daisychain.link.client import Lock, as_log_line, connect_local, read_lock, wait_for_agent
 
 
@@ -48,6 +51,21 @@ async def test_a_lock_of_an_agent_that_was_killed_is_no_agent(paths: Paths) -> N
     paths.agent_lock.write_text('{"pid": 999999, "port": 1}', encoding="utf-8")
     with pytest.raises(LinkError, match=r"can't reach 127\.0\.0\.1:1"):
         await connect_local(paths, Settings(name="x"))
+
+
+async def test_a_mac_that_may_not_talk_to_its_neighbours_names_the_switch(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    monkeypatch.setattr(client, "connect", fail)
+    context = ssl.create_default_context()
+    for platform, remedy in (("darwin", "Local Network"), ("linux", "Is daisychain running there")):
+        monkeypatch.setattr(sys, "platform", platform)
+        with pytest.raises(LinkError, match=r"can't reach 10\.0\.0\.2:1: No route to host") as caught:
+            await client.dial("10.0.0.2", 1, context)
+        assert remedy in caught.value.remedy
 
 
 # --- an agent that can't start -----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daisychain.facts import Capacity, Condition, Device, Node, Verdict, Versions
-from daisychain.plan.checks import Needs, install_torch, judge_all, judge_condition, judge_machine
+from daisychain.plan.checks import Needs, install_torch, judge_all, judge_chaining, judge_condition, judge_machine
 
 GB = 10**9
 NODE = Node(
@@ -147,6 +147,29 @@ def test_an_old_glibc_can_not_follow_the_others_so_they_follow_it() -> None:
     old = machine(torch="2.5.1", glibc=(2, 27))
     assert install_torch(old, "2.10.0").startswith("Run on every node, for old's glibc 2.27 is too old")
     assert install_torch(old, "2.4.1") == "Run on old: python -m pip install 'torch==2.4.1'"
+
+
+def test_a_mac_says_why_its_gpu_is_left_alone() -> None:
+    versions = msgspec.structs.replace(NODE.versions, os="macOS 15.1", os_family="macos", machine="arm64")
+    (_, verdict) = judge_machine(msgspec.structs.replace(NODE, versions=versions))
+    assert (verdict.level, verdict.check, verdict.node) == ("warn", "gpu", "old")
+    assert "old trains on its CPU" in verdict.reason
+    assert "gloo" in verdict.reason
+    assert "MPS" in verdict.reason
+    assert verdict.remedy
+    # one with an Intel processor has no such GPU
+    intel = msgspec.structs.replace(versions, machine="x86_64")
+    assert [v.check for v in judge_machine(msgspec.structs.replace(NODE, versions=intel))] == ["torch"]
+
+
+def test_windows_is_in_no_chain() -> None:
+    versions = msgspec.structs.replace(NODE.versions, os="Windows 11", os_family="windows")
+    (verdict,) = judge_chaining(msgspec.structs.replace(NODE, versions=versions))
+    assert (verdict.level, verdict.check, verdict.node) == ("refuse", "os", "old")
+    assert "old runs Windows" in verdict.reason
+    assert "WSL" in verdict.remedy
+    assert "Docker" in verdict.remedy
+    assert judge_chaining(NODE) == []
 
 
 numbers = st.none() | st.floats(allow_nan=False)

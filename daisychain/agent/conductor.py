@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from daisychain.agent import bundles, inspection, modules, outlook
+from daisychain.agent import bundles, inspection, modules, outlook, relays
 from daisychain.agent.launch import Cargo, folder_name, pack_job, pack_script, run_name
 from daisychain.agent.preflight import check, judge_paths
 from daisychain.agent.seats import Seat, Side, listen, named, speeds, try_paths
@@ -300,6 +300,9 @@ class Conductor:
             told = outlook.describe(self._network)
             self._event("network", **told.facts)
             self._note(told.text)
+        rates = self._network.bytes_per_s if self._network is not None else {}
+        for verdict in await relays.judge(self._firsts, rates, self._together):
+            self._note(f"{verdict.reason}. {verdict.remedy}")
 
     async def _judge_trial(self, trial: dict[str, Any]) -> None:
         """Forecast the run from what its ranks have found out, and begin it, without some nodes, or not at all."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from daisychain.agent import outlook
+from daisychain.agent import outlook, relays
 from daisychain.agent.inspection import conditions
 from daisychain.agent.peer import judge_peer, reach
 from daisychain.agent.preflight import check, judge_paths
@@ -69,12 +69,13 @@ async def _paths(parts: Parts) -> tuple[Paths, list[Verdict]]:
         peers = await listen(seats, stands_for, together)
         paths = await try_paths(seats, peers, stands_for, together)
         network = await outlook.measure(seats, peers, paths, stands_for, together)
+        relayed = await relays.judge(seats, network.bytes_per_s if network is not None else {}, together)
     except DaisyError as error:
         remedy = error.remedy or "Try again when no run goes on"
         return {}, [Verdict(level="warn", check="path", reason=f"the paths weren't tried: {error.what}", remedy=remedy)]
     if network is None:
-        return paths, []
-    found = [Verdict(level="ok", check="network", reason=outlook.describe(network).text)]
+        return paths, [*relayed]
+    found = [*relayed, Verdict(level="ok", check="network", reason=outlook.describe(network).text)]
     asked = outlook.reference(seats, network, BATCH)
     return paths, [*found, _forecast(asked)] if asked is not None else found
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from daisychain.agent.chain import HEARTBEAT_S, LOST_AFTER_S
 from daisychain.agent.knock import Knock, join_by_token
 from daisychain.config import DEFAULT_PORT
+from daisychain.discovery import tailscale
 from daisychain.discovery.mdns import Mdns
 from daisychain.discovery.roster import Found, Gone, Roster
 from daisychain.errors import DaisyError, LinkError, NoNodeError, PreflightError, TrustError, UsageError
@@ -22,6 +23,7 @@ from daisychain.link.messages import (
     FetchBlob,
     File,
     FindModules,
+    FindRelays,
     Heartbeat,
     Hello,
     HelloBack,
@@ -49,6 +51,7 @@ log = logging.getLogger(__name__)
 RETRY_S = (0.5, 1.0, 2.0, 4.0)
 ADVICE_AFTER_S = 10.0
 MAX_KNOCKS = 8
+TAILNET_EVERY_S = 15.0
 
 
 class Membership:
@@ -64,6 +67,7 @@ class Membership:
         self._knocks: dict[str, Knock] = {}
         self._roster = Roster(agent.identity.id)
         self._mdns: Mdns | None = None
+        self._tailnet: asyncio.Task[None] | None = None
         self._discovery: Verdict | None = None
         self._limit = HandshakeLimit()
         self._searching_since = 0.0
@@ -224,6 +228,7 @@ class Membership:
                 | TryPaths()
                 | SendFlow()
                 | FindModules()
+                | FindRelays()
                 | Inspect()
                 | StartRank()
                 | OrderRank()
@@ -249,10 +254,23 @@ class Membership:
     # --- looking for one -------------------------------------------------------------------------------
 
     def _begin_search(self) -> None:
-        if self._mdns is None and self._agent.settings.mdns:
+        if self._tailnet is None:
             self._searching_since = self._agent.clock()
+            self._tailnet = asyncio.create_task(self._search_tailnet())
+        if self._mdns is None and self._agent.settings.mdns:
             self._mdns = Mdns()
             self._agent.spawn(self._search(self._mdns))
+
+    async def _search_tailnet(self) -> None:
+        """Machines of this one's tailnet where something listens on DaisyChain's port are candidates."""
+        while command := tailscale.program():
+            known = {knock.address for knock in self._knocks.values()}
+            peers = [peer for peer in await tailscale.read_peers(command) if peer.address not in known]
+            port = self._agent.settings.port
+            for peer in await tailscale.listening(peers, port):
+                self._knock_at(f"{peer.address}:{port}", peer.name, peer.address, port)
+            self._agent.changed()
+            await asyncio.sleep(TAILNET_EVERY_S)
 
     async def _search(self, mdns: Mdns) -> None:
         own = self._agent.own
@@ -300,6 +318,10 @@ class Membership:
         knocks, self._knocks = self._knocks, {}
         for knock in knocks.values():
             self._agent.spawn(knock.close())
+        if self._tailnet is not None:
+            self._tailnet.cancel()
+            await asyncio.gather(self._tailnet, return_exceptions=True)
+            self._tailnet = None
         if self._mdns is not None:
             mdns, self._mdns = self._mdns, None
             self._agent.spawn(mdns.close())

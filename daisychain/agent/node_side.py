@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from daisychain.agent import inspection, modules
+from daisychain.agent import inspection, modules, relays
 from daisychain.agent.ranks import NodeRun
 from daisychain.agent.reach import Ear, send_flow, try_path
 from daisychain.config import Paths, Settings
@@ -22,6 +22,7 @@ from daisychain.link.messages import (
     EndRun,
     File,
     FindModules,
+    FindRelays,
     FlowSent,
     Inspect,
     Listen,
@@ -114,6 +115,8 @@ class NodeSide:
             case SendFlow(run=run, peer=peer):
                 flow = await send_flow(peer.address, peer.port, run)
                 return FlowSent(bytes_per_s=flow.bytes_per_s, latency_s=flow.latency_s)
+            case FindRelays():
+                return await relays.find(message)
             case FindModules():
                 return await asyncio.to_thread(modules.find, message)
             case Inspect():

@@ -1,1 +1,1 @@
-"""Who is out there: mDNS and addresses typed by hand."""
+"""Who is out there: mDNS, Tailscale and addresses typed by hand."""

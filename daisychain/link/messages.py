@@ -11,7 +11,7 @@ import msgspec
 
 from daisychain.facts import Condition, Nic, Node, RunSpec, RunState, Snapshot, Verdict
 
-PROTOCOL = 5
+PROTOCOL = 6
 DOCTOR = ".doctor"
 """What the name begins with that stands for a run where paths are tried without one; no run is called so."""
 MAX_FRAME_BYTES = 4 * 1024 * 1024
@@ -331,6 +331,17 @@ class FlowSent(Message, frozen=True, kw_only=True):
     """Of a message one way, before all were sending; None: unknown."""
 
 
+class FindRelays(Message, frozen=True, kw_only=True):
+    """Through which of Tailscale's relays do packets to these addresses go now? Answered by RelaysFound."""
+
+    addresses: tuple[str, ...]
+
+
+class RelaysFound(Message, frozen=True, kw_only=True):
+    relays: tuple[str, ...]
+    """For each address in order: the relay; empty: none, or unknown."""
+
+
 class FindModules(Message, frozen=True, kw_only=True):
     """Look whether these modules are installed, without importing them. Answered by ModulesFound."""
 
@@ -415,8 +426,8 @@ AnyMessage = (
     | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | PauseRun | Lend
     | ListNics | Nics | Examine | Examined | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome
     | PairHello | PairNonce | PairReveal | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun
-    | Listen | Listening | TryPaths | PathsTried | SendFlow | FlowSent | FindModules | ModulesFound | Inspect
-    | Inspected | FetchBlob | ShipProgress | StartRank | OrderRank | RankReport | EndRun
+    | Listen | Listening | TryPaths | PathsTried | SendFlow | FlowSent | FindRelays | RelaysFound | FindModules
+    | ModulesFound | Inspect | Inspected | FetchBlob | ShipProgress | StartRank | OrderRank | RankReport | EndRun
 )  # fmt: skip
 """Every message there is, in the order above."""
 

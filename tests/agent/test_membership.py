@@ -1,5 +1,6 @@
 """What an agent does as a worker, without a network."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 from daisychain.agent.headship import Headship
 from daisychain.agent.membership import Membership
 from daisychain.config import Settings
+from daisychain.discovery import tailscale
+from daisychain.discovery.tailscale import TailPeer
 from daisychain.errors import PreflightError
-from daisychain.facts import Device, Node, Verdict, Versions
+from daisychain.facts import Device, FoundHead, Node, Verdict, Versions
 from daisychain.link.messages import BeWorker, MakeInvite
 from daisychain.trust.identity import Identity
 from daisychain.trust.known import KnownNodes
@@ -42,7 +45,7 @@ class FakeAgent:
         pass
 
     def spawn(self, work: Any) -> None:
-        raise AssertionError("nothing is to be started")
+        self.tasks.append(asyncio.ensure_future(work))
 
 
 def membership(agent: FakeAgent, folder: Path) -> Membership:
@@ -70,3 +73,52 @@ def test_on_windows_nobody_is_invited(tmp_path: Path) -> None:
     agent: Any = FakeAgent(tmp_path, WINDOWS)
     with pytest.raises(PreflightError, match="old runs Windows"):
         Headship(agent, KnownNodes(tmp_path / "nodes.json")).invite(MakeInvite())
+
+
+# --- looking for heads -----------------------------------------------------------------------------
+
+
+async def test_machines_of_the_tailnet_that_answer_are_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    online = [TailPeer("big", "100.64.0.2"), TailPeer("phone", "100.64.0.3")]
+    asked: list[str] = []
+
+    async def read_peers(command: str) -> tuple[TailPeer, ...]:
+        return tuple(online)
+
+    async def listening(peers: Any, port: int) -> tuple[TailPeer, ...]:
+        asked.extend(f"{peer.name}:{port}" for peer in peers)
+        return tuple(peer for peer in peers if peer.name != "phone")
+
+    monkeypatch.setattr(tailscale, "program", lambda: "tailscale")
+    monkeypatch.setattr(tailscale, "read_peers", read_peers)
+    monkeypatch.setattr(tailscale, "listening", listening)
+    monkeypatch.setattr("daisychain.agent.membership.TAILNET_EVERY_S", 0.01)
+    monkeypatch.setattr("daisychain.agent.membership.Knock", FakeKnock)
+    agent = FakeAgent(tmp_path, mdns=False)
+    worker = membership(agent, tmp_path)
+    await worker.become(BeWorker())
+    while asked.count("phone:47632") < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert [(head.name, head.address, head.port) for head in worker.snapshot(NODE)["heads"]] == [
+        ("big", "100.64.0.2", 47632)
+    ]
+    assert asked.count("big:47632") == 1
+    await worker.close()
+
+
+class FakeKnock:
+    """A head's line on the join screen, of which nothing is known yet."""
+
+    def __init__(self, agent: Any, limit: Any, name: str, address: str, port: int, welcomed: Any) -> None:
+        self.name, self.address, self.port = name, address, port
+
+    def start(self) -> None:
+        pass
+
+    def shown(self) -> FoundHead:
+        return FoundHead(id=f"{self.address}:{self.port}", name=self.name, address=self.address, port=self.port)
+
+    async def close(self) -> None:
+        pass

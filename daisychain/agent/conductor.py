@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from daisychain.agent import bundles, inspection, modules, outlook, relays
+from daisychain.agent import bundles, inspection, mesh, modules, outlook, relays
 from daisychain.agent.launch import Cargo, folder_name, pack_job, pack_script, run_name
 from daisychain.agent.preflight import check, judge_paths
 from daisychain.agent.seats import Seat, Side, listen, named, speeds, try_paths
@@ -37,7 +37,18 @@ from daisychain.plan.forecast import Network
 from daisychain.plan.networks import judge_networks
 from daisychain.run.failure import Failure, cause, from_exit, from_report
 from daisychain.run.folder import OWN_FILES, RunFolder
-from daisychain.run.generations import Action, Boundary, Break, Fail, Form, Generations, Hung, Leave, Start
+from daisychain.run.generations import (
+    NOBODY_LEFT,
+    Action,
+    Boundary,
+    Break,
+    Fail,
+    Form,
+    Generations,
+    Hung,
+    Leave,
+    Start,
+)
 from daisychain.run.ledger import Applied
 from daisychain.run.lifecycle import Tracker
 
@@ -47,6 +58,8 @@ MEASURING_PATIENCE_S = 45.0
 TICK_S = 0.25
 ORDER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 30.0
+FORMING_S = 10.0
+"""How long ranks may take to connect before it is looked into."""
 LEAVE_TIMEOUT_S = 5.0
 """How long finished ranks may take to end by themselves."""
 ILLEGAL_INSTRUCTION = -4
@@ -100,6 +113,10 @@ class Conductor:
         self._cargo = Cargo(files={}, script="")
         self._files: tuple[File, ...] = ()
         self._generations = Generations(0)
+        self._formed = 0
+        """The newest generation of which a rank has said that it has formed."""
+        self._gives_up = False
+        """Generations fail to form, and it is found out why."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[Failure] = []
         self._over = asyncio.Event()
@@ -382,6 +399,10 @@ class Conductor:
             case Hung(seat):
                 self._note(f"{self._seats[seat].name} doesn't let go of the last step; where it stands is in its log")
                 self._order((seat,), {"kind": "trace"})
+            case Fail(why) if not self._failures and why != NOBODY_LEFT:
+                if not self._gives_up:
+                    self._gives_up = True
+                    self._spawn(self._explain_unformed())
             case Fail(why):
                 if not self._failures:
                     self._failures.append(Failure(node="", origin="chain", message=why, at_s=self._clock()))
@@ -408,6 +429,27 @@ class Conductor:
         }
         for rank, seat in enumerate(form.seats):
             self._order((seat,), {"kind": "form", "formation": {**formation, "rank": rank}})
+        asyncio.get_running_loop().call_later(FORMING_S, self._look_at_forming, form.generation)
+
+    def _look_at_forming(self, generation: int) -> None:
+        if self._formed < generation == self._generations.generation and not self._over.is_set():
+            self._spawn(self._explain_unformed())
+
+    async def _explain_unformed(self) -> None:
+        """Say which nodes can't connect. Where that was tried often enough, it ends the run."""
+        firsts: dict[str, Seat] = {}
+        for seat in self._generations.members:
+            firsts.setdefault(self._seats[seat].node.id, self._seats[seat])
+        try:
+            found = await mesh.explain([*firsts.values()], self.id, self._together)
+        except _Over:
+            return
+        self._note(found.text)
+        if self._gives_up:
+            log_path = self._log_path(self._generations.members[0])
+            failure = Failure(node="", origin="chain", message=found.message, remedy=found.remedy, log_path=log_path)
+            self._fail(msgspec.structs.replace(failure, at_s=self._clock()))
+            self._over.set()
 
     def _jump(self, completed: int) -> None:
         """The run goes on from another step than the last one seen; the ledger is made to say so."""
@@ -546,6 +588,7 @@ class Conductor:
                 self._event("waiting", node=name, **facts, why=why)
             case "joined":
                 generations.joined(seat, int(report["generation"]))
+                self._formed = max(self._formed, int(report["generation"]))
             case "silent":
                 generations.frozen(seat, now)
                 self._note(f"{name} is frozen: its rank says nothing any more")

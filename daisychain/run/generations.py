@@ -25,6 +25,7 @@ LETTING_GO_S = 8.0
 LETTING_GO_STEPS = 4
 GIVE_UP_AFTER = 3
 """Formations in a row that failed to connect, before the run ends."""
+NOBODY_LEFT = "no node is left that could go on"
 
 Standing = Literal["away", "starting", "waiting", "in", "frozen"]
 
@@ -237,7 +238,7 @@ class Generations:
             return [Leave(tuple(here))]
         actions: list[Action] = [*self._starts(now_s), *self._breaks(now_s), *self._hung(now_s)]
         if not self._going and not self._hope:
-            return [*actions, Fail("no node is left that could go on")]
+            return [*actions, Fail(NOBODY_LEFT)]
         if self._over:
             return actions + self._form(now_s)
         if self._wishes(now_s):

@@ -38,7 +38,7 @@ from daisychain.link.messages import (
     StartRank,
     TryPaths,
 )
-from daisychain.run.generations import DEATHS
+from daisychain.run.generations import DEATHS, GIVE_UP_AFTER
 
 NODE = Node(
     id="id-head", name="head", role="head", state="ready", address="10.0.0.1", port=1, nic="eth0",
@@ -882,6 +882,48 @@ async def test_a_blocked_path_refuses_the_run_before_any_rank_starts(tmp_path: P
     assert "ufw" in state.error
     assert all("StartRank" not in seat.kinds() for seat in stage.seats.values())
     assert any(event["event"] == "refused" for event in stage.events())
+
+
+GLOO = (
+    "Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.h:311] Connect timeout [none]"
+)
+
+
+async def test_ranks_that_gloo_can_not_connect_end_the_run_naming_node_nic_and_peer(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    await stage.started()
+    await stage.wait(0, 1)
+    stage.seats["old"].blocked["head"] = "no answer"
+    for number in range(1, 1 + GIVE_UP_AFTER):
+        await stage.order("old", "form", number)
+        await stage.wait(0, 1, generation=number, why=GLOO)
+    state = await stage.end()
+    old = stage.nodes[1]
+    assert (state.phase, state.exit) == ("failed", 1)
+    assert state.error.startswith(f"gloo can't connect the ranks: old (eth0, {old.address}) can't reach head (eth0, ")
+    assert "ufw" in state.error
+    # gloo's own words name nobody; they are where they do no harm
+    assert "pair.h" not in state.error
+    assert state.log_path.endswith("rank-0.log")
+    assert GLOO in {event.get("why") for event in stage.events()}
+
+
+async def test_ranks_that_take_long_to_connect_are_looked_into_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "FORMING_S", 0.05)
+    stage = Stage(tmp_path)
+    await stage.started()
+    stage.seats["old"].blocked["head"] = "no answer"
+    await stage.wait(0, 1)
+    while "can't reach head" not in "\n".join(stage.run.state().log):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    for seat in (0, 1):
+        await stage.run.report(seat, {"kind": "joined", "generation": 1, "completed": 0})
+    await asyncio.sleep(0.1)
+    assert "\n".join(stage.run.state().log).count("can't reach head") == 1
+    await stage.finish(0, 1)
+    assert (await stage.end()).phase == "finished"
 
 
 async def test_a_module_that_a_node_lacks_refuses_the_run_before_anything_is_shipped(tmp_path: Path) -> None:

@@ -147,6 +147,8 @@ class Node(Record, frozen=True, kw_only=True):
     """CPU ranks that it wants in a run; 0: one, and only where no GPU can be used."""
     lent: bool = False
     """Its owner uses it: it takes no part in a run until it is given back."""
+    hot: bool = False
+    """During a run: its processor is so hot that it slows down."""
     detail: str = ""
     """One short phrase for people: 'measuring speed', 'not heard of for 6 s'."""
 

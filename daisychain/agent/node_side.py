@@ -189,6 +189,13 @@ class NodeSide:
             slowdown=self._settings.slowdown, nic=own.nic, report=report,
         )  # fmt: skip
 
+    async def note(self, text: str) -> None:
+        """One line about this node for the log of the run that goes on here; without a rank there is none."""
+        if self._current is not None and self._current.alive:
+            if self._tracker is not None:
+                self._tracker.note(text, asyncio.get_running_loop().time())
+            await self._tell_head(self._current.run, self._current.alive[0], {"kind": "note", "text": text})
+
     async def _tell_head(self, run: str, seat: int, report: dict[str, Any]) -> None:
         if self._head is not None:
             await self._head.report(run, seat, report)

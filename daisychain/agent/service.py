@@ -18,6 +18,7 @@ from websockets.asyncio.server import Server, ServerConnection
 from daisychain import __version__
 from daisychain.agent import gpus
 from daisychain.agent.headship import Headship
+from daisychain.agent.heat import Heat
 from daisychain.agent.membership import Membership
 from daisychain.agent.node_side import NodeSide, with_share
 from daisychain.config import Paths, Settings, write_atomically
@@ -54,6 +55,7 @@ from daisychain.link.messages import (
 from daisychain.link.server import listen
 from daisychain.link.session import Session
 from daisychain.machine import capacity, idle, nics, probe
+from daisychain.machine.condition import read_heat
 from daisychain.trust.identity import Identity
 from daisychain.trust.known import KnownNodes
 from daisychain.trust.tls import peer_id, server_context
@@ -63,6 +65,7 @@ log = logging.getLogger(__name__)
 IDLE_LIMIT_S = 600.0
 TICK_S = 1.0
 LOOK_FOR_OWNER_S = 5.0
+LOOK_FOR_HEAT_S = 5.0
 LOOPBACK = "127.0.0.1"
 MAX_STRANGERS = 32
 STRANGER_FRAME_BYTES = 16 * 1024
@@ -85,6 +88,7 @@ class Agent:
         self._nic_verdicts: tuple[Verdict, ...] = ()
         self._idle_since = self._clock()
         self._owner = idle.Owner()
+        self._heat = Heat()
 
     async def start(self) -> None:
         """Look at this machine, listen, and begin to measure. Raises DaisyError when it can't."""
@@ -128,6 +132,7 @@ class Agent:
         await self._listen()
         self._spawn(self._measure())
         self._spawn(self._tick())
+        self._spawn(self._watch_heat())
         if self._settings.lend_when_used:
             self._spawn(self._watch_owner())
         if self.membership.remembers_head:
@@ -157,8 +162,8 @@ class Agent:
         """This node's record as it is now."""
         role = "worker" if self.membership.active else "head"
         state = "running" if self.node_side.busy and self._own.state != "measuring" else self._own.state
-        lent = self._owner.has_it
-        own = msgspec.structs.replace(self._own, role=role, state=state, lent=lent)
+        lent, detail = self._owner.has_it, self._heat.detail or self._own.detail
+        own = msgspec.structs.replace(self._own, role=role, state=state, lent=lent, hot=self._heat.hot, detail=detail)
         return with_share(own, None if lent else self.node_side.share)
 
     def clock(self) -> float:
@@ -317,6 +322,19 @@ class Agent:
         while True:
             await self._lend(self._owner.seen(await asyncio.to_thread(idle.read_idle_s)))
             await asyncio.sleep(LOOK_FOR_OWNER_S)
+
+    async def _watch_heat(self) -> None:
+        """Only while a run goes on here, and until it has cooled down after that."""
+        while True:
+            await asyncio.sleep(LOOK_FOR_HEAT_S)
+            if not (self.node_side.busy or self._heat.hot):
+                continue
+            before, self._heat = self._heat, self._heat.seen(*await asyncio.to_thread(read_heat))
+            if self._heat is not before:
+                log.info("this machine: %s", self._heat.news)
+                await self.node_side.note(self._heat.news)
+                await self.membership.tell_news()
+                self.changed()
 
     # --- time -----------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class Sensor(NamedTuple):
 def read_condition(folders: Iterable[Path], root: Path = ROOT) -> Condition:
     """folders: where a run's files go, whether or not they are there yet."""
     percent, plugged = _battery()
-    hot_c, limit_c = hottest(_sensors())
+    hot_c, limit_c = read_heat()
     return Condition(
         disk_free_bytes=min((free for free in map(_disk_free, folders) if free is not None), default=None),
         memory_free_bytes=_memory_free(root),
@@ -56,6 +56,11 @@ def count_oom_kills(root: Path = ROOT) -> int | None:
     """How many processes the kernel has killed for want of memory since it was started; None where it doesn't tell."""
     found = re.search(r"^oom_kill (\d+)$", read(root / "proc/vmstat"), re.MULTILINE)
     return int(found[1]) if found else None
+
+
+def read_heat() -> tuple[float | None, float | None]:
+    """As hottest, of this machine."""
+    return hottest(_sensors())
 
 
 def hottest(sensors: Sequence[Sensor]) -> tuple[float | None, float | None]:

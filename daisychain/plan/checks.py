@@ -17,6 +17,7 @@ SPARE_DISK_BYTES = 64 * 1024**2
 """For logs, metrics and what else a run writes."""
 BUSY = 0.5
 HOT_WITHIN_C = 5.0
+COOL_WITHIN_C = 15.0
 SKEW_S = 120.0
 OLDEST_GLIBC = (2, 28)
 LAST_TORCH = {"x86_64": "2.6.0", "aarch64": "2.5.1"}
@@ -64,6 +65,13 @@ def judge_condition(node: Node, condition: Condition, needs: Needs) -> list[Verd
     found = [_disk(node, condition, needs), _memory(node, condition, needs)]
     found += [rule(node, condition) for rule in (_load, _battery, _heat, _sleep, _clock)]
     return [verdict for verdict in found if verdict is not None]
+
+
+def is_hot(hot_c: float | None, limit_c: float | None, was_hot: bool = False) -> bool:
+    """Whether a processor is so hot that it slows down. One that was is so until it has cooled well below that."""
+    if hot_c is None or limit_c is None:
+        return False
+    return hot_c >= limit_c - (COOL_WITHIN_C if was_hot else HOT_WITHIN_C)
 
 
 def judge_all(nodes: Sequence[Node], conditions: Mapping[str, Condition], needs: Needs) -> list[Verdict]:
@@ -173,7 +181,7 @@ def _heat(node: Node, now: Condition) -> Verdict | None:
     if now.hot_c is None or now.limit_c is None:
         return None
     reason = f"{node.name}'s processor is at {now.hot_c:.0f} °C, of {now.limit_c:.0f} °C at most"
-    if now.hot_c < now.limit_c - HOT_WITHIN_C:
+    if not is_hot(now.hot_c, now.limit_c):
         return _verdict("ok", node, "heat", reason)
     return _verdict("warn", node, "heat", reason, f"Let air to {node.name}; its share follows the speed that is left")
 

@@ -78,6 +78,8 @@ def node_state(node: Node) -> Line:
     """Sign and word, such as '● ready'."""
     if node.lent and node.state != "lost":
         return (("‖ in use", "warn"),)
+    if node.hot and node.state != "lost":
+        return (("▲ hot", "warn"),)
     sign, role = NODE_STATE[node.state]
     return ((f"{sign} {node.state}", role),)
 

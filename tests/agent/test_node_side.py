@@ -151,6 +151,19 @@ async def test_orders_and_reports_go_through(side: NodeSide, running: FakeHead) 
     assert (await running.until("obeyed"))["order"] == {"kind": "boundary", "generation": 1}
 
 
+async def test_a_note_about_the_node_reaches_the_head_as_its_ranks(side: NodeSide, running: FakeHead) -> None:
+    await side.note("it is hot")
+    assert {"kind": "note", "text": "it is hot"} in running.reports
+    assert running.seats[-1] == 4
+    state = side.state()
+    assert state is not None
+    assert any("it is hot" in line for line in state.log)
+    await side.end()
+    told = len(running.reports)
+    await side.note("it is cool")
+    assert len(running.reports) == told
+
+
 async def test_what_a_rank_leaves_is_sent_before_it_is_done(side: NodeSide, running: FakeHead) -> None:
     link: Any = running
     await side.handle(OrderRank(run="one", seat=4, order={"kind": "leave"}), link)

@@ -172,7 +172,12 @@ class Headship:
         host, port = (head.address, head.port) if worker and head and not message.host else (message.host, message.port)
         parts = [(own, OwnSide(self._agent)), *self._sides([node for node in there if node.id != own.id])]
         lost = [node for node in nodes if node.state == "lost"]
-        return await examine(parts, lost, (host, port) if host else None)
+        found = await examine(parts, lost, (host, port) if host else None)
+        discovery = self._agent.membership.discovery if worker else self._discovery
+        if discovery is None:
+            return found
+        verdicts = (*found.verdicts, msgspec.structs.replace(discovery, node=own.name))
+        return msgspec.structs.replace(found, verdicts=verdicts)
 
     def _sides(self, chosen: Sequence[Node]) -> list[tuple[Node, Side]]:
         now = {node.id: node for node in self.nodes()}

@@ -78,6 +78,11 @@ class Membership:
         return self._active
 
     @property
+    def discovery(self) -> Verdict | None:
+        """Whether it can look for heads with mDNS; None while unknown."""
+        return self._discovery
+
+    @property
     def head(self) -> Node | None:
         """The head's record, once it was connected with."""
         return self._head
@@ -350,7 +355,10 @@ class Membership:
         if self._knocks:
             return "Compare the six digits with those on the head's screen, then press j here and a there"
         if self._agent.clock() - self._searching_since > ADVICE_AFTER_S:
-            return "No head found yet. Is daisychain running there? Its address works too: daisychain join HOST"
+            return (
+                "No head found yet. Is daisychain running there? Guest Wi-Fi, VPNs and VLANs often carry no multicast; "
+                "its address works all the same: daisychain join HOST"
+            )
         return "Looking for heads on this network"
 
     async def close(self) -> None:

@@ -77,6 +77,7 @@ def node_facts(node: Node) -> dict[str, object]:
         "capacity": round(node.capacity.samples_per_second(), 1) if node.capacity else None,
         "share": node.share,
         "lent": node.lent,
+        "hot": node.hot,
         "slowdown": node.slowdown,
         "detail": node.detail,
     }
@@ -111,7 +112,15 @@ async def _status(words: argparse.Namespace, surface: Surface) -> int:
     run = world.run
     surface.event(
         "status", running=True, pid=pong.pid, role=pong.role, version=pong.version, joined=world.joined,
-        connected=world.connected, log=world.log_path, run=_run_facts(run),
+        connected=world.connected, log=world.log_path, run=_run_facts(run), advice=world.advice,
+        heads=[
+            {"name": h.name, "address": h.address, "port": h.port, "digits": h.digits, "state": h.state}
+            for h in world.heads
+        ],
+        requests=[
+            {"name": r.name, "address": r.address, "digits": r.digits, "confirmed": r.confirmed}
+            for r in world.requests
+        ],
     )  # fmt: skip
     surface.say(f"agent {pong.pid}, {pong.role}" + (f" of {world.joined}" if world.joined else ""))
     if run is not None:

@@ -14,8 +14,8 @@ from daisychain.config import Settings
 from daisychain.discovery import tailscale
 from daisychain.discovery.tailscale import TailPeer
 from daisychain.errors import PreflightError
-from daisychain.facts import Device, FoundHead, Node, Verdict, Versions
-from daisychain.link.messages import BeWorker, MakeInvite
+from daisychain.facts import Condition, Device, FoundHead, Node, Verdict, Versions
+from daisychain.link.messages import BeWorker, Examine, Inspected, MakeInvite
 from daisychain.trust.identity import Identity
 from daisychain.trust.known import KnownNodes
 
@@ -122,3 +122,34 @@ class FakeKnock:
 
     async def close(self) -> None:
         pass
+
+
+async def test_a_search_without_result_explains_multicast_and_offers_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tailscale, "program", lambda: "")
+    agent = FakeAgent(tmp_path, mdns=False)
+    agent.now = 1000.0
+    worker = membership(agent, tmp_path)
+    await worker.become(BeWorker())
+    for later_s, words in ((9.0, "Looking for heads"), (11.0, "carry no multicast")):
+        agent.now = 1000.0 + later_s
+        assert words in worker.snapshot(NODE)["advice"]
+    assert "daisychain join HOST" in worker.snapshot(NODE)["advice"]
+    await worker.close()
+
+
+@pytest.mark.parametrize("as_worker", [False, True])
+async def test_doctor_says_that_mdns_does_not_work_and_goes_on(tmp_path: Path, as_worker: bool) -> None:
+    async def handle(message: Any, head: Any) -> Inspected:
+        return Inspected(condition=Condition(clock_s=0.0))
+
+    deaf = Verdict(level="warn", check="discovery", reason="another program holds UDP port 5353", remedy="Type it")
+    agent: Any = FakeAgent(tmp_path)
+    agent.node_side = SimpleNamespace(handle=handle)
+    agent.membership = SimpleNamespace(active=as_worker, head=None, discovery=deaf if as_worker else None)
+    head = Headship(agent, KnownNodes(tmp_path / "nodes.json"))
+    head._discovery = None if as_worker else deaf
+    found = await head.examine(Examine())
+    assert found.verdicts[-1] == msgspec.structs.replace(deaf, node="old")
+    assert len(found.verdicts) > 1

@@ -151,6 +151,27 @@ async def test_orders_and_reports_go_through(side: NodeSide, running: FakeHead) 
     assert (await running.until("obeyed"))["order"] == {"kind": "boundary", "generation": 1}
 
 
+async def test_a_machine_is_kept_awake_from_its_first_rank_to_the_runs_end(
+    side: NodeSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    side._awake = FakeAwake(done)  # type: ignore[assignment]
+    await side.handle(prepare("one"), HEAD)
+    assert done == []
+    monkeypatch.setattr(ranks, "RANK_MODULE", "no_such_module")
+    start = StartRank(run="one", seat=4, names=("head", "old"), script="x.py", args=(), settings={})
+    await side.handle(start, HEAD)
+    assert done == ["hold"]
+    await side.end("one")
+    assert done == ["hold", "release"]
+
+
+class FakeAwake:
+    def __init__(self, done: list[str]) -> None:
+        self.hold = lambda: done.append("hold")
+        self.release = lambda: done.append("release")
+
+
 async def test_a_note_about_the_node_reaches_the_head_as_its_ranks(side: NodeSide, running: FakeHead) -> None:
     await side.note("it is hot")
     assert {"kind": "note", "text": "it is hot"} in running.reports

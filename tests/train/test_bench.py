@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from daisychain.train.bench import EACH_S, measure
+from daisychain.train.bench import EACH_S, best_threads, measure
 
 
 class Clock:
@@ -34,6 +34,21 @@ def test_stalls_under_a_quota_count_as_often_as_they_come():
         lambda: clock.sleep(0.04 if next(steps) % 4 == 0 else 0.005), 1.0, clock=clock, sleep=clock.sleep
     )
     assert measured == pytest.approx((0.04 + 3 * 0.005) / 4, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "best"),
+    [
+        ({1: 8.0, 2: 4.2, 4: 2.4, 6: 1.9}, 6, 6),
+        # a small model, whose threads cost more than they save
+        ({1: 1.0, 2: 1.1}, 8, 1),
+        # a quota of two cores on a machine with sixteen
+        ({1: 1.0, 2: 0.5, 4: 15.0}, 16, 2),
+        ({}, 1, 1),
+    ],
+)
+def test_so_many_threads_are_taken_as_are_worth_it(seconds, most, best):
+    assert best_threads(most, seconds.__getitem__) == best
 
 
 @pytest.mark.torch

@@ -76,6 +76,22 @@ def closed(host: Any) -> Iterator[None]:
 
 
 @firewall
+def test_a_way_that_closes_before_gloo_connects_is_named_while_the_run_waits(chain: Any) -> None:
+    head, old = chain.lan["head"], chain.lan["old"]
+    words = ("run", chain.script(), "--anyway", "--headless", "--", "50", "0.1")
+    run = chain.start("head", *words)
+    said = run.out.read_text
+    chain.until(lambda: "ranks load torch" in said() or run.poll() is not None, 30, said)
+    with closed(head):
+        pair = f"old (enp3s0, {old.address}) can't reach head (eth0, {head.address}): no answer"
+        chain.until(lambda: f"gloo can't connect the ranks: {pair}" in said() or run.poll() is not None, 40, said)
+        assert run.poll() is None, said()
+    assert "On head let old in: sudo ufw" in said()
+    assert chain.on("head", "stop").exit == 0
+    assert run.wait(20) == 130
+
+
+@firewall
 def test_a_firewall_on_either_side_is_seen_and_refused_only_where_gloo_needs_the_way(chain: Any) -> None:
     with closed(chain.lan["old"]):
         event = doctor(chain, "head")

@@ -93,6 +93,7 @@ NETWORK: Mapping[str, tuple[str, ...]] = {
     "large packets vanish": ("chain/test_doctor.py::test_a_hole_for_large_packets_is_named_with_what_closes_it",),
     "IPv6 only, or a self-given address first": (
         "chain/test_doctor.py::test_an_address_that_gloo_can_not_use_is_named_at_once",
+        "agent/test_membership.py::test_where_no_nic_leads_out_a_head_that_can_not_be_reached_is_no_riddle",
         "link/test_client.py::test_why_an_agent_did_not_start_is_the_commands_error",
     ),
     "a cable is pulled": (

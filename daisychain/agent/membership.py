@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from daisychain.agent.chain import HEARTBEAT_S, LOST_AFTER_S
 from daisychain.agent.knock import Knock, join_by_token
 from daisychain.config import DEFAULT_PORT
@@ -100,8 +102,8 @@ class Membership:
     async def become(self, message: BeWorker) -> None:
         """Act on a BeWorker.
 
-        Raises TrustError or LinkError when a token doesn't work, PreflightError where this system can be in no chain;
-        then the role is as before.
+        Raises TrustError or LinkError when a token doesn't work, PreflightError where this system can be in no chain or
+        has no NIC that leads to another machine; then the role is as before.
         """
         if self._agent.headship.active_run:
             raise UsageError("a run is going on that this machine leads", "Wait for it, or end it: daisychain stop")
@@ -109,7 +111,11 @@ class Membership:
             raise PreflightError(verdicts)
         port = message.port or DEFAULT_PORT
         if message.token:
-            await self._keep(await join_by_token(self._agent, message.host, port, message.token))
+            try:
+                head = await join_by_token(self._agent, message.host, port, message.token)
+            except LinkError as error:
+                raise _without_nic(self._agent.own) or error from error
+            await self._keep(head)
         elif message.host:
             self._active = True
             known = next((h for h in self._known.heads() if message.host in (h.name, h.address)), None)
@@ -366,6 +372,13 @@ class Membership:
         if self._staying is not None:
             self._staying.cancel()
             await asyncio.gather(self._staying, return_exceptions=True)
+
+
+def _without_nic(own: Node) -> PreflightError | None:
+    """Why nobody can be reached, where the NIC that was chosen leads to this machine only."""
+    if own.interface is None or own.interface.kind != "loopback":
+        return None
+    return PreflightError([msgspec.structs.replace(own.nic_verdict, level="refuse", node=own.name)])
 
 
 class HeadLink:

@@ -13,8 +13,8 @@ from daisychain.agent.membership import Membership
 from daisychain.config import Settings
 from daisychain.discovery import tailscale
 from daisychain.discovery.tailscale import TailPeer
-from daisychain.errors import PreflightError
-from daisychain.facts import Condition, Device, FoundHead, Node, Verdict, Versions
+from daisychain.errors import DaisyError, LinkError, PreflightError, TrustError
+from daisychain.facts import Condition, Device, FoundHead, Nic, Node, Verdict, Versions
 from daisychain.link.messages import BeWorker, Examine, Inspected, MakeInvite
 from daisychain.trust.identity import Identity
 from daisychain.trust.known import KnownNodes
@@ -73,6 +73,35 @@ def test_on_windows_nobody_is_invited(tmp_path: Path) -> None:
     agent: Any = FakeAgent(tmp_path, WINDOWS)
     with pytest.raises(PreflightError, match="old runs Windows"):
         Headship(agent, KnownNodes(tmp_path / "nodes.json")).invite(MakeInvite())
+
+
+# --- without a network -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "code"),
+    [
+        ("ethernet", LinkError("can't reach 10.0.0.1:1"), 1),
+        ("loopback", LinkError("can't reach 10.0.0.1:1"), 4),
+        ("loopback", TrustError("a typo"), 5),
+    ],
+)
+async def test_where_no_nic_leads_out_a_head_that_can_not_be_reached_is_no_riddle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, error: DaisyError, code: int
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("daisychain.agent.membership.join_by_token", fail)
+    verdict = Verdict(level="warn", check="nic", reason="lo reaches this machine only", remedy="Name another NIC")
+    own = msgspec.structs.replace(NODE, interface=Nic(name="x", kind=kind), nic_verdict=verdict)
+    worker = membership(FakeAgent(tmp_path, own), tmp_path)
+    with pytest.raises(DaisyError) as caught:
+        await worker.become(BeWorker(host="10.0.0.1", token="x"))
+    assert caught.value.exit_code == code
+    assert not worker.active
+    if code == 4:
+        assert str(caught.value) == "old: lo reaches this machine only. Name another NIC"
 
 
 # --- looking for heads -----------------------------------------------------------------------------

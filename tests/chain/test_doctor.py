@@ -153,5 +153,10 @@ def test_an_address_that_gloo_can_not_use_is_named_at_once(
         assert (told["node"], told["check"]) == ("odd", "nic")
         assert "eth0" in f"{told}"
         assert told["remedy"]
+        if code:
+            # nobody named a NIC: alone it can train, but it reaches no head, and that is why
+            joining = chain.on("odd", "join", chain.lan["head"].address, "--token", chain.invite(), "--headless")
+            assert joining.exit == code, joining
+            assert joining.reason.startswith("daisychain: refuse: odd: lo reaches this machine only")
     finally:
         chain.on("odd", "agent", "stop")

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
@@ -14,6 +15,7 @@ from daisychain.config import Paths, Settings
 from daisychain.facts import (
     Address,
     Capacity,
+    Condition,
     Device,
     FoundHead,
     JoinRequest,
@@ -26,7 +28,7 @@ from daisychain.facts import (
     Verdict,
     Versions,
 )
-from daisychain.link.messages import Done, Message
+from daisychain.link.messages import Done, Examined, Message, Nics
 from daisychain.tui.app import DaisyApp
 
 OK = Verdict(level="ok", check="nic", reason="wired, 1000 Mbit/s")
@@ -173,6 +175,56 @@ def run(step: int = 412, **changes: object) -> RunState:
     return RunState(**(fields | changes))  # type: ignore[arg-type]
 
 
+def verdict(node: str, check: str, reason: str, remedy: str = "", level: str = "") -> Verdict:
+    """ok without a remedy, a warning with one, unless `level` says so."""
+    return Verdict(level=level or ("warn" if remedy else "ok"), check=check, reason=reason, remedy=remedy, node=node)  # type: ignore[arg-type]
+
+
+def cant_reach(start: Node, end: Node, why: str = "no answer within 3 s") -> Verdict:
+    """As agent/preflight.py words it."""
+    reason = f"{start.name} ({start.address}) can't reach {end.name} ({end.address}) on a random TCP port: {why}"
+    firewalld = f"sudo firewall-cmd --zone=trusted --add-source={start.address}"
+    remedy = f"On {end.name} let {start.name} in: sudo ufw allow from {start.address}, or {firewalld}"
+    return verdict(end.name, "path", reason, remedy, "refuse")
+
+
+def examined(
+    nodes: tuple[Node, ...] | None = None, *more: Verdict, blocked: tuple[tuple[int, int], ...] = ()
+) -> Examined:
+    """What a check finds: every node is well but for `more`; blocked: (from, to), positions, that have no way."""
+    nodes = three() if nodes is None else nodes
+    well = [
+        each
+        for n in nodes
+        for each in (
+            msgspec.structs.replace(n.nic_verdict, node=n.name),
+            verdict(n.name, "torch", f"{n.name} has torch {n.versions.torch}"),
+            verdict(n.name, "disk", f"{n.name} has 41.2 GB of disk space free"),
+            verdict(n.name, "memory", f"{n.name} has 6.1 GB of memory free"),
+        )
+    ]
+    ways = [(start, end) for start in range(len(nodes)) for end in range(len(nodes)) if start != end]
+    paths = tuple((nodes[a].name, nodes[b].name, "no answer within 3 s" if (a, b) in blocked else "") for a, b in ways)
+    shut = [cant_reach(nodes[a], nodes[b]) for a, b in blocked]
+    now = Condition(
+        clock_s=1.7e9, skew_s=0.2, disk_free_bytes=41_200_000_000, memory_free_bytes=6_100_000_000, busy=0.04
+    )
+    return Examined(verdicts=(*well, *more, *shut), nodes=nodes, conditions=tuple(now for _ in nodes), paths=paths)
+
+
+def nics(*names: str) -> Nics:
+    """This machine's NICs: eth0, which is chosen, and others that work."""
+    every = ("eth0", *names)
+    return Nics(
+        nics=tuple(
+            Nic(name=name, kind="ethernet", addresses=(Address(ip=f"192.168.{at + 1}.20", prefix=24),), mtu=1500)
+            for at, name in enumerate(every)
+        ),
+        verdicts=tuple(OK for _ in every),
+        chosen="eth0",
+    )
+
+
 async def settle(pilot: Pilot[None]) -> None:
     """Wait until the app has taken every snapshot that was sent, and has drawn."""
     backend = cast("FakeBackend", cast("DaisyApp", pilot.app).backend)
@@ -187,8 +239,9 @@ async def settle(pilot: Pilot[None]) -> None:
 def make() -> SimpleNamespace:
     """The builders above, for tests of this folder."""
     return SimpleNamespace(
-        node=node, three=three, world=world, request=request, head=head, run=run, backend=FakeBackend, settle=settle
-    )
+        node=node, three=three, world=world, request=request, head=head, run=run, backend=FakeBackend, settle=settle,
+        verdict=verdict, cant_reach=cant_reach, examined=examined, nics=nics,
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Judgements: a sign, whose it is, why, what to do."""
 
+from daisychain.errors import DaisyError
 from daisychain.facts import Level, Verdict
 from daisychain.tui.text import ColourRole, Line, clean
 
@@ -14,3 +15,9 @@ def verdict_lines(verdict: Verdict) -> tuple[Line, ...]:
     if verdict.remedy:
         lines.append((("  → ", "dim"), (clean(verdict.remedy, 400), "dim")))
     return tuple(lines)
+
+
+def error_lines(error: DaisyError) -> list[Line]:
+    """What happened, and below it what to try."""
+    lines: list[Line] = [(("✗ ", "bad"), (clean(error.what, 400), ""))]
+    return [*lines, (("  → ", "dim"), (clean(error.remedy, 400), "dim"))] if error.remedy else lines

@@ -3,6 +3,7 @@
 Order: flag over DAISYCHAIN_* over config.toml over default. DAISYCHAIN_HOME puts every folder below one.
 """
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -151,11 +152,17 @@ def _check(values: Mapping[str, Any], where: str, strict: bool = True) -> Settin
 
 def save_theme(paths: Paths, theme: str) -> None:
     """Remember a theme in config.toml, leaving every other line as it is."""
+    save(paths, "theme", theme)
+
+
+def save(paths: Paths, key: str, text: str) -> None:
+    """Remember one setting that is text in config.toml, leaving every other line as it is."""
     file = paths.config_file
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    kept = [line for line in lines if line.split("=")[0].strip() != "theme"]
+    kept = [line for line in lines if line.split("=")[0].strip() != key]
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, "\n".join([f'theme = "{theme}"', *kept]) + "\n")
+    # a JSON string is a TOML string as well
+    write_atomically(file, "\n".join([f"{key} = {json.dumps(text, ensure_ascii=False)}", *kept]) + "\n")
 
 
 def write_atomically(file: Path, text: str | bytes, mode: int = 0o644) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daisychain.config import Paths, Settings, load, locate, save_theme, write_atomically
+from daisychain.config import Paths, Settings, load, locate, save, save_theme, write_atomically
 from daisychain.errors import ConfigError
 
 
@@ -140,6 +140,13 @@ def test_a_theme_is_saved_also_where_nothing_is_yet(tmp_path: Path) -> None:
     fresh = locate({"DAISYCHAIN_HOME": str(tmp_path / "fresh")})
     save_theme(fresh, "light")
     assert load(fresh, {}).theme == "light"
+
+
+def test_a_setting_may_hold_any_text(paths: Paths) -> None:
+    write(paths, 'nic = "eth1"\nport = 1001\n')
+    for name in ("eth0", 'Ethernet "2" \\ ü', "a\nport = 1"):
+        save(paths, "nic", name)
+        assert load(paths, {}) == Settings(port=1001, nic=name)
 
 
 def test_a_file_is_written_whole(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from daisychain.facts import Capacity, Condition, Gpu, Nic, Node, Verdict
 from daisychain.link.messages import Examined, Nics
+from daisychain.tui.presentation.nics import nic_lines
 from daisychain.tui.presentation.verdicts import LEVEL, verdict_lines
 from daisychain.tui.text import UNKNOWN, Line, clean, fit, number, size
 
@@ -49,29 +50,10 @@ def of_nics(node: Node, nics: Nics | None) -> list[Line]:
     lines = _head("network interfaces")
     if nics is not None:
         for nic, verdict in zip(nics.nics, nics.verdicts, strict=True):
-            lines += _nic(nic, verdict, nic.name == nics.chosen)
+            lines += nic_lines(nic, verdict, nic.name == nics.chosen)
         return lines
-    lines += _nic(node.interface or Nic(name=node.nic, kind="unknown"), node.nic_verdict, True)
+    lines += nic_lines(node.interface or Nic(name=node.nic, kind="unknown"), node.nic_verdict, True)
     return [*lines, ((f"  the others are listed by daisychain doctor on {clean(node.name)}", "dim"),)]
-
-
-def _nic(nic: Nic, verdict: Verdict, chosen: bool) -> list[Line]:
-    sign, role = LEVEL[verdict.level]
-    addresses = ", ".join(f"{address.ip}/{address.prefix}" for address in nic.addresses)
-    facts = (
-        "" if nic.up else "down", f"MTU {nic.mtu}" if nic.mtu else "",
-        f"{nic.speed_mbps} Mbit/s" if nic.speed_mbps else "", "default route" if nic.default_route else "",
-        f"gateway {nic.gateway}" if nic.gateway else "", nic.evidence, f"part of {nic.master}" if nic.master else "",
-        f"over {', '.join(nic.over)}" if nic.over else "", f"shown by {nic.emulated}" if nic.emulated else "",
-    )  # fmt: skip
-    return [
-        (
-            ("  * " if chosen else "    ", "accent"), (f"{sign} {verdict.level} ", role),
-            (f"{clean(nic.name)} ", "bold"), (f"{nic.kind}  ", "dim"), (clean(addresses) or "no address", ""),
-        ),
-        ((f"      {clean(verdict.reason, 400)}", ""),),
-        ((f"      {clean(' · '.join(fact for fact in facts if fact), 400) or UNKNOWN}", "dim"),),
-    ]  # fmt: skip
 
 
 def of_ways(name: str, found: Examined) -> list[Line]:

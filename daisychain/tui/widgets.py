@@ -1,6 +1,6 @@
 """The few widgets that the screens share: coloured text and a list of rows. Neither parses markup."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from textual.content import Content
 from textual.message import Message
@@ -46,7 +46,7 @@ class Rows(OptionList):
     """A list of rows with ids, one of them selected.
 
     A single row is selected at once. When the selected row disappears while others stay, none is selected: a key
-    pressed at that moment must not hit another row.
+    pressed at that moment must not hit another row. Enter is left to the screen.
     """
 
     class Moved(Message):
@@ -64,20 +64,27 @@ class Rows(OptionList):
         option = self.highlighted_option
         return option.id if option else None
 
-    def show(self, rows: Sequence[tuple[str, Line]]) -> None:
-        """Show these rows, keeping the selection by id."""
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "select"
+
+    def select(self, row: str) -> None:
+        """Select the row with this id."""
+        self.highlighted = list(self.rows).index(row)
+
+    def show(self, rows: Sequence[tuple[str, Line]], headings: Collection[str] = ()) -> None:
+        """Show these rows, keeping the selection by id; headings: ids of those that can't be selected."""
         wanted = dict(rows)
         if list(wanted) == list(self.rows):
             for row, line in wanted.items():
                 if line != self.rows[row]:
                     self.replace_option_prompt(row, content(line))
         else:
-            self._replace(wanted)
+            self._replace(wanted, headings)
         self.rows = wanted
 
-    def _replace(self, wanted: dict[str, Line]) -> None:
+    def _replace(self, wanted: dict[str, Line], headings: Collection[str]) -> None:
         chosen, was_empty = self.selected, not self.rows
-        self.set_options(Option(content(line), id=row) for row, line in wanted.items())
+        self.set_options(Option(content(line), id=row, disabled=row in headings) for row, line in wanted.items())
         if chosen in wanted:
             self.highlighted = list(wanted).index(chosen)
         elif wanted and (self.preselect or (was_empty and len(wanted) == 1)):

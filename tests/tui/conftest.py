@@ -49,6 +49,9 @@ class FakeBackend:
         self.answers: dict[type[Message], Message | Exception] = {}
         self.streams = 0
         self.idle = False
+        self.answering = asyncio.Event()
+        """Clear it to hold every answer back."""
+        self.answering.set()
         for snapshot in first:
             self.queue.put_nowait(snapshot)
 
@@ -58,6 +61,7 @@ class FakeBackend:
 
     async def ask(self, message: Message) -> Message:
         self.asked.append(message)
+        await self.answering.wait()
         answer = self.answers.get(type(message), Done())
         if isinstance(answer, Exception):
             raise answer

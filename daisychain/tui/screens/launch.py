@@ -15,11 +15,14 @@ from textual.widget import Widget
 from textual.widgets import Footer, Input, Label
 
 from daisychain.errors import DaisyError, PreflightError
-from daisychain.facts import RunSpec, Snapshot
+from daisychain.facts import Node, RunSpec, Snapshot, Verdict
 from daisychain.link.messages import Launch, Launched
+from daisychain.tui import fixes
 from daisychain.tui import presentation as say
+from daisychain.tui.checklist import Checklist
 from daisychain.tui.form import FIELDS, JOBS, Job, LaunchForm, equivalent_command, path_problem, spec_of
 from daisychain.tui.host import DaisyScreen
+from daisychain.tui.screens.nic import choose_nic
 from daisychain.tui.text import ColourRole, Line, clean
 from daisychain.tui.widgets import Lines, content
 
@@ -76,12 +79,19 @@ class LaunchScreen(DaisyScreen):
         Binding("f1", "app.help", "help", key_display="F1"),
         Binding("ctrl+q", "app.quit", "quit", key_display="^q", priority=True),
         Binding("enter", "submit", "launch", key_display="enter"),
+        Binding("f", "fix", "fix"),
+        Binding("c", "copy", "copy"),
         Binding("escape", "app.pop_screen", "back", key_display="esc"),
+        Binding("down", "into_list", show=False),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: str = "") -> None:
+        """nodes: what the field of that name begins with."""
         super().__init__()
         self.busy = False
+        self.first_nodes = nodes
+        self.refused: tuple[Verdict, ...] = ()
+        """What was said against the form as it stands, besides what is fine."""
         try:
             self.folder = Path.cwd()
         except OSError:
@@ -106,13 +116,14 @@ class LaunchScreen(DaisyScreen):
                         id=name,
                         compact=True,
                         select_on_focus=False,
-                        value="0" if name == "seed" else "",
+                        value={"seed": "0", "nodes": self.first_nodes}.get(name, ""),
                     )
         with Vertical(id="command-box", classes="box") as command:
             command.border_title = "The same as"
             command.border_subtitle = "gradients between nodes travel unencrypted"
             yield Lines(id="command")
         yield Lines(id="answer")
+        yield Checklist(id="refused")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -127,6 +138,7 @@ class LaunchScreen(DaisyScreen):
         field = self.query_one("#nodes", Input)
         if field.placeholder != placeholder:
             field.placeholder = placeholder
+        self._show_refused()
 
     def form(self) -> LaunchForm:
         """The form as typed."""
@@ -155,7 +167,7 @@ class LaunchScreen(DaisyScreen):
         try:
             spec = spec_of(self.form(), self.folder, self.host.snapshot)
         except DaisyError as error:
-            self._answer(refusal(error))
+            self._answer(say.error_lines(error))
             return
         self.busy = True
         self._answer([(("◌ checking every node …", "accent"),)])
@@ -168,8 +180,10 @@ class LaunchScreen(DaisyScreen):
             if problem is not None:
                 raise problem
             launched = await self.host.request(Launch(spec=spec))
+        except PreflightError as error:
+            self._refuse(error)
         except DaisyError as error:
-            self._answer(refusal(error))
+            self._answer(say.error_lines(error))
         else:
             from daisychain.tui.screens.run import RunScreen
 
@@ -180,12 +194,68 @@ class LaunchScreen(DaisyScreen):
             self.busy = False
 
     def _answer(self, lines: list[Line]) -> None:
+        self.refused = ()
         self.query_one("#answer", Lines).show(lines)
+        self._show_refused()
 
+    # --- a launch that was refused ---------------------------------------------------------------
 
-def refusal(error: DaisyError) -> list[Line]:
-    """An error as lines: of a preflight, every verdict that isn't fine."""
-    if isinstance(error, PreflightError):
-        return [line for verdict in error.verdicts if verdict.level != "ok" for line in say.verdict_lines(verdict)]
-    lines: list[Line] = [(("✗ ", "bad"), (clean(error.what, 400), ""))]
-    return [*lines, (("  → ", "dim"), (clean(error.remedy, 400), "dim"))] if error.remedy else lines
+    def _refuse(self, error: PreflightError) -> None:
+        self._answer([])
+        self.refused = tuple(verdict for verdict in error.verdicts if verdict.level != "ok")
+        self._show_refused(afresh=True)
+
+    def _show_refused(self, afresh: bool = False) -> None:
+        self.set_class(bool(self.refused), "-refused")
+        checklist = self.query_one(Checklist)
+        checklist.display = bool(self.refused)
+        self.query_one("#answer").display = not self.refused
+        if self.refused:
+            checklist.show(self.refused, [node.name for node in self._asked()], afresh)
+            self.on_checklist_moved()
+        self.refresh_bindings()
+
+    def on_checklist_moved(self) -> None:
+        self.query_one(Checklist).explain(self._selected, fixes.words(self._fix()))
+
+    def on_descendant_focus(self) -> None:
+        # keys of the list are offered while it has them
+        self.refresh_bindings()
+
+    @property
+    def _selected(self) -> Verdict | None:
+        at = self.query_one(Checklist).at
+        return self.refused[at] if at is not None and at < len(self.refused) else None
+
+    def _asked(self) -> list[Node]:
+        """The nodes that the form asks for."""
+        names = [name.strip() for name in self.query_one("#nodes", Input).value.split(",") if name.strip()]
+        nodes = self.host.snapshot.nodes if self.host.snapshot else ()
+        return [node for node in nodes if node.state != "lost" and (not names or node.name in names)]
+
+    def _fix(self) -> fixes.Fix:
+        own = self.host.snapshot.self_id if self.host.snapshot else ""
+        return fixes.fix_for(self._selected, self.refused, self._asked(), own)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("fix", "copy"):
+            return self.is_mounted and bool(self.refused) and self.query_one(Checklist).has_keys
+        return not (action == "into_list" and not self.refused)
+
+    def action_into_list(self) -> None:
+        self.query_one(Checklist).take_keys()
+
+    def action_copy(self) -> None:
+        if self._selected is not None:
+            self.host.copy(clean(self._selected.remedy, 400), "the remedy")
+
+    def action_fix(self) -> None:
+        fix = self._fix()
+        if isinstance(fix, fixes.Nothing):
+            self.host.tell(fix.why)
+        elif isinstance(fix, fixes.LeaveOut):
+            field = self.query_one("#nodes", Input)
+            field.value = ", ".join(fix.nodes)
+            field.focus()
+        else:
+            self.host.run_worker(choose_nic(self.host))

@@ -11,13 +11,24 @@ from daisychain.tui.app import DaisyApp
 from daisychain.tui.screens.cluster import Cluster
 from daisychain.tui.screens.launch import LaunchScreen
 from daisychain.tui.screens.run import RunScreen
-from daisychain.tui.widgets import Lines
+from daisychain.tui.text import line_width, plain
+from daisychain.tui.widgets import Lines, Rows
 
 AppOf = Callable[..., DaisyApp]
 
 
 def shown(app: DaisyApp, widget: str) -> str:
     return "\n".join("".join(text for text, _ in line) for line in app.screen.query_one(widget, Lines).lines)
+
+
+def said(app: DaisyApp) -> str:
+    """What the form says of its launch: in words, or as a list with its selected line."""
+    rows = app.screen.query_one("#checks", Rows).rows.values()
+    return "\n".join([shown(app, "#answer"), *map(plain, rows), shown(app, "#selected")])
+
+
+def offered(app: DaisyApp) -> list[str]:
+    return [each.binding.description for each in app.screen.active_bindings.values() if each.binding.show]
 
 
 async def test_l_then_enter_launches_the_demo_and_shows_it(app_of: AppOf, make: SimpleNamespace) -> None:
@@ -78,7 +89,7 @@ async def test_a_missing_file_is_said_in_place(app_of: AppOf, make: SimpleNamesp
                 Verdict(level="refuse", check="torch", reason="torch 2.4 is not 2.13", remedy="Upgrade it", node="old"),
                 Verdict(level="warn", check="nic", reason="on Wi-Fi", node="old"),
             ]),
-            ["✗ old: torch 2.4 is not 2.13", "→ Upgrade it", "! old: on Wi-Fi"],
+            ["old  ✗ 1 refuse   ! 1 warn", "✗ refuse torch      torch 2.4 is not 2.13", "→ Upgrade it", "! warn   nic"],
         ),
     ],
 )  # fmt: skip
@@ -93,8 +104,8 @@ async def test_a_refusal_stays_in_the_form(
         await pilot.press("l", "enter")
         await make.settle(pilot)
         for word in words:
-            assert word in shown(app, "#answer")
-        assert "enough disk" not in shown(app, "#answer")
+            assert word in said(app)
+        assert "enough disk" not in said(app)
         assert isinstance(app.screen, LaunchScreen)
         await pilot.press("tab", *"zzz", "enter")
         await pilot.pause()
@@ -118,3 +129,51 @@ async def test_the_keys_of_the_form_are_offered(app_of: AppOf, make: SimpleNames
                 "back",
             ]
             await pilot.press(key)
+
+
+async def test_a_refused_launch_has_the_keys_of_a_check(app_of: AppOf, make: SimpleNamespace) -> None:
+    old = make.verdict("old-laptop", "torch", "torch 2.4 is not 2.13", "Upgrade it", "refuse")
+    wifi = make.verdict("old-laptop", "nic", "on Wi-Fi", "Plug in a cable")
+    backend = make.backend(make.world())
+    backend.answers[Launch] = PreflightError([wifi, old])
+    app = app_of(backend)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await make.settle(pilot)
+        await pilot.press("l", "enter")
+        await make.settle(pilot)
+        assert app.screen.query_one("#checks", Rows).selected == "1"
+        assert offered(app) == ["help", "quit", "launch", "back"]
+        await pilot.press("down")
+        await make.settle(pilot)
+        assert offered(app) == ["help", "quit", "launch", "fix", "copy", "back"]
+        assert not app.screen.query_one("#selected-box").show_vertical_scrollbar
+        await pilot.press("c")
+        assert app.clipboard == "Upgrade it"
+        await pilot.press("down", "f")
+        await make.settle(pilot)
+        assert any("do what the remedy says on old-laptop" in notice.message for notice in app._notifications)
+        await pilot.press("up", "f")
+        await make.settle(pilot)
+        assert shown(app, "#command") == "daisychain run demo --nodes anna,mini-pc"
+        assert "Upgrade it" not in said(app) or not app.screen.query_one("#refused").display
+        await pilot.press("enter")
+        await make.settle(pilot)
+        launches = [each for each in backend.asked if isinstance(each, Launch)]
+        assert [each.spec.nodes for each in launches] == [(), ("anna", "mini-pc")]
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 40)])
+async def test_a_long_refusal_fits(app_of: AppOf, make: SimpleNamespace, size: tuple[int, int]) -> None:
+    nodes = tuple(make.node(f"{at}" + "n" * 60) for at in range(8))
+    many = [make.verdict(node.name, "torch", f"{node.name} has no torch", "Install it", "refuse") for node in nodes]
+    backend = make.backend(make.world(nodes=nodes))
+    backend.answers[Launch] = PreflightError(many)
+    app = app_of(backend)
+    async with app.run_test(size=size) as pilot:
+        await make.settle(pilot)
+        await pilot.press("l", "enter", "down")
+        await make.settle(pilot)
+        rows = app.screen.query_one("#checks", Rows)
+        assert rows.has_focus
+        assert rows.size.height >= 2
+        assert all(line_width(line) <= rows.scrollable_content_region.width for line in rows.rows.values())

@@ -26,6 +26,7 @@ class Cluster(DaisyScreen):
         Binding("a", "accept", "accept"),
         Binding("x", "decline", "decline"),
         Binding("l", "launch", "launch"),
+        Binding("d", "check", "check"),
         Binding("r", "run", "run"),
         Binding("i", "invite", "invite"),
         Binding("f", "forget", "forget"),
@@ -140,7 +141,7 @@ class Cluster(DaisyScreen):
             return bool(snapshot and snapshot.run)
         if action == "launch":
             return snapshot is not None and (snapshot.run is None or snapshot.run.phase in ENDED)
-        if action == "invite":
+        if action in ("invite", "check"):
             return snapshot is not None
         if action in ("take", "give"):
             # with a run to take it out of; or to undo that
@@ -169,6 +170,11 @@ class Cluster(DaisyScreen):
         from daisychain.tui.screens.launch import LaunchScreen
 
         self.app.push_screen(LaunchScreen())
+
+    def action_check(self) -> None:
+        from daisychain.tui.screens.check import Check
+
+        self.app.push_screen(Check())
 
     def action_run(self) -> None:
         from daisychain.tui.screens.run import RunScreen

@@ -1,18 +1,20 @@
-"""The small boxes: yes or no, an address, an invitation."""
+"""The small boxes: yes or no, something long to read, an address, an invitation."""
 
 import shlex
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Footer, Input
 
 from daisychain.errors import UsageError
 from daisychain.link.messages import Invitation, MakeInvite
 from daisychain.tui.form import parse_address
 from daisychain.tui.host import Dialog
+from daisychain.tui.presentation import lines_text
 from daisychain.tui.text import Line, clean, duration
 from daisychain.tui.widgets import Lines
 
@@ -42,6 +44,39 @@ class Confirm(Dialog[bool]):
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)
+
+
+class Reading(Dialog[None]):
+    """More lines than the screen has, to be scrolled."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "scroll(1)", "scroll", key_display="↑↓"),
+        Binding("up", "scroll(-1)", show=False),
+        Binding("pagedown,space", "scroll(10)", show=False),
+        Binding("pageup", "scroll(-10)", show=False),
+        Binding("c", "copy", "copy all"),
+        Binding("escape,b,q,enter", "dismiss(None)", "back", key_display="esc"),
+    ]
+
+    def __init__(self, title: str, lines: Sequence[Line]) -> None:
+        super().__init__()
+        self.title_text, self.text = title, tuple(lines)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog wide") as box:
+            box.border_title = self.title_text
+            with VerticalScroll(can_focus=False):
+                yield Lines(id="reading")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one(Lines).show(self.text)
+
+    def action_scroll(self, lines: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def action_copy(self) -> None:
+        self.host.copy(lines_text(self.text), "all of it")
 
 
 class AskAddress(Dialog[tuple[str, int]]):

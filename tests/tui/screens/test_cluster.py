@@ -29,7 +29,7 @@ async def test_alone_it_says_exactly_what_to_do(app_of: AppOf, make: SimpleNames
         assert app.screen.query_one("#empty").display
         assert "daisychain join" in shown(app, "#empty")
         assert not app.screen.query_one("#advice").display
-        assert offered(app) == {"help", "quit", "launch", "invite", "theme"}
+        assert offered(app) == {"help", "quit", "launch", "check", "invite", "theme"}
 
 
 async def test_the_keys_follow_the_state(app_of: AppOf, make: SimpleNamespace) -> None:
@@ -37,10 +37,10 @@ async def test_the_keys_follow_the_state(app_of: AppOf, make: SimpleNamespace) -
     app = app_of(backend)
     async with app.run_test() as pilot:
         await make.settle(pilot)
-        assert offered(app) == {"help", "quit", "accept", "decline", "run", "invite", "take back", "theme"}
+        assert offered(app) == {"help", "quit", "accept", "decline", "check", "run", "invite", "take back", "theme"}
         backend.send(make.world(run=make.run(phase="finished")))
         await make.settle(pilot)
-        assert offered(app) == {"help", "quit", "launch", "run", "invite", "theme"}
+        assert offered(app) == {"help", "quit", "launch", "check", "run", "invite", "theme"}
         await pilot.press("down")
         assert "forget" in offered(app)
 

@@ -33,6 +33,7 @@ from daisychain.link.messages import (
     HelloBack,
     Invitation,
     MakeInvite,
+    Measure,
     Message,
     NodeNews,
     RankReport,
@@ -178,6 +179,13 @@ class Headship:
             return found
         verdicts = (*found.verdicts, msgspec.structs.replace(discovery, node=own.name))
         return msgspec.structs.replace(found, verdicts=verdicts)
+
+    async def measure(self, node: str) -> None:
+        """Let a worker measure its speed again. Raises NoNodeError when it isn't there, and what the worker refuses."""
+        found = next((n for n in self.nodes() if node in (n.name, n.id) and n.id in self._sessions), None)
+        if found is None:
+            raise NoNodeError(f"no node that is there is called {node!r}", "See: daisychain nodes")
+        await self._sessions[found.id].ask(Measure(), 10.0)
 
     def _sides(self, chosen: Sequence[Node]) -> list[tuple[Node, Side]]:
         now = {node.id: node for node in self.nodes()}

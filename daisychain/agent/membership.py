@@ -21,6 +21,7 @@ from daisychain.link.client import dial
 from daisychain.link.messages import (
     AnyMessage,
     BeWorker,
+    Done,
     EndRun,
     FetchBlob,
     File,
@@ -31,6 +32,7 @@ from daisychain.link.messages import (
     HelloBack,
     Inspect,
     Listen,
+    Measure,
     NodeNews,
     OrderRank,
     PrepareRun,
@@ -246,6 +248,9 @@ class Membership:
                 | EndRun()
             ):
                 return await self._agent.node_side.handle(message, HeadLink(session))
+            case Measure():
+                self._agent.measure_again()
+                return Done()
             case Heartbeat():
                 return None
             case NodeNews():

@@ -42,6 +42,7 @@ from daisychain.link.messages import (
     ListNics,
     Look,
     MakeInvite,
+    Measure,
     Nics,
     PauseRun,
     Ping,
@@ -235,6 +236,8 @@ class Agent:
                 return Nics(nics=self._nics, verdicts=self._nic_verdicts, chosen=self._own.nic)
             case Examine():
                 return await head.examine(message)
+            case Measure():
+                await self._measure_node(message.node)
             case BeWorker():
                 await self.membership.become(message)
                 await head.withdraw()
@@ -360,11 +363,30 @@ class Agent:
             device = msgspec.structs.replace(device, gpus=await gpus.tried(device.gpus, self._settings.slowdown))
             self._own = msgspec.structs.replace(self._own, device=device)
 
-    async def _measure(self) -> None:
+    async def _measure_node(self, node: str) -> None:
+        if node in ("", self._own.name, self._own.id):
+            self.measure_again()
+        else:
+            self._only_as_head("let another node measure its speed")
+            await self.headship.measure(node)
+
+    def measure_again(self) -> None:
+        """Measure this machine's speed in the background. Raises UsageError while it takes part in a run."""
+        if self.node_side.busy:
+            reason = f"{self._own.name} takes part in a run, and measuring its speed would disturb both"
+            raise UsageError(reason, "Wait for the run, or end it with: daisychain stop")
+        if self._own.state != "measuring":
+            self._own = msgspec.structs.replace(self._own, state="measuring", detail="measuring speed")
+            self._spawn(self._measure(afresh=True))
+
+    async def _measure(self, afresh: bool = False) -> None:
+        """afresh: whatever is remembered of earlier."""
+        if afresh:
+            await self.membership.tell_news()
         await self._try_gpus()
         torch = self._own.versions.torch
         key = capacity.key(self._own.device, torch or "none", self._threads, self._settings.slowdown)
-        known = await asyncio.to_thread(capacity.load, self._paths.capacity, key)
+        known = None if afresh else await asyncio.to_thread(capacity.load, self._paths.capacity, key)
         detail = ""
         if known is None and torch is None:
             detail = "torch is not installed here"

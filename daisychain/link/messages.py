@@ -181,6 +181,13 @@ class Examined(Message, frozen=True, kw_only=True):
     """(from, to, why not) of each pair of nodes that was tried; the last is empty where the path works."""
 
 
+class Measure(Message, frozen=True, kw_only=True):
+    """Measure a node's speed again, from now on; its record says when that is done. Answered by Done or Refused."""
+
+    node: str = ""
+    """By name or id; empty: the one that is asked."""
+
+
 class QuitAgent(Message, frozen=True, kw_only=True):
     """End the agent, and with it any run."""
 
@@ -424,7 +431,7 @@ class EndRun(Message, frozen=True, kw_only=True):
 AnyMessage = (
     Done | Refused | Watch | World | Look | Ping | Pong | MakeInvite | Invitation | BeWorker | ConfirmHead
     | AcceptWorker | DeclineWorker | Forget | Launch | Launched | FollowRun | RunNews | StopRun | PauseRun | Lend
-    | ListNics | Nics | Examine | Examined | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome
+    | ListNics | Nics | Examine | Examined | Measure | QuitAgent | TokenHello | TokenChallenge | TokenProof | Welcome
     | PairHello | PairNonce | PairReveal | PairConfirm | Hello | HelloBack | Heartbeat | NodeNews | PrepareRun
     | Listen | Listening | TryPaths | PathsTried | SendFlow | FlowSent | FindRelays | RelaysFound | FindModules
     | ModulesFound | Inspect | Inspected | FetchBlob | ShipProgress | StartRank | OrderRank | RankReport | EndRun

@@ -14,6 +14,8 @@ PAIR_CHECKS = ("path", "peer")
 """Which aren't about one node of the chain alone."""
 BETTER_WITHOUT = ("helps", "load", "battery", "heat", "sleep", "disk", "memory", "cpu", "condition")
 """Warnings that a run escapes by doing without the node; of other warnings a person decides."""
+SLOW_NOW = ("load", "battery", "heat")
+"""Under which a node's speed may be another one than what was measured."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,13 @@ class OtherNic:
 
 
 @dataclass(frozen=True)
+class MeasureAgain:
+    """Measure this node's speed again."""
+
+    node: str
+
+
+@dataclass(frozen=True)
 class Nothing:
     """Nothing is ours to apply."""
 
@@ -37,7 +46,7 @@ class Nothing:
     """One sentence for people, without a final full stop."""
 
 
-Fix = LeaveOut | OtherNic | Nothing
+Fix = LeaveOut | OtherNic | MeasureAgain | Nothing
 
 
 def fix_for(
@@ -63,6 +72,8 @@ def fix_for(
     good = tuple(node.name for node in nodes if node.name not in without)
     if good and without and (verdict.level == "refuse" or verdict.check in BETTER_WITHOUT):
         return LeaveOut(good, tuple(node.name for node in nodes if node.name in without))
+    if verdict.check in SLOW_NOW:
+        return MeasureAgain(verdict.node)
     where = "here" if verdict.node == mine else f"on {verdict.node}"
     return Nothing(f"Nothing here is for this program to do by itself: do what the remedy says {where}")
 
@@ -72,6 +83,8 @@ def words(fix: Fix) -> str:
     if isinstance(fix, LeaveOut):
         others = f"the other {len(fix.nodes)} nodes" if len(fix.nodes) > 1 else fix.nodes[0]
         return f"leave out {', '.join(fix.without)} and launch with {others}"
+    if isinstance(fix, MeasureAgain):
+        return f"measure the speed of {fix.node} again, as it is now"
     return "choose another network interface of this machine" if isinstance(fix, OtherNic) else ""
 
 

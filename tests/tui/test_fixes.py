@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from daisychain.tui.fixes import LeaveOut, Nothing, OtherNic, bad_nodes, fix_for, words
+from daisychain.tui.fixes import LeaveOut, MeasureAgain, Nothing, OtherNic, bad_nodes, fix_for, words
 
 
 def test_without_the_refused_nodes_a_run_can_start(make: SimpleNamespace) -> None:
@@ -33,7 +33,10 @@ def test_a_busy_node_may_be_left_out_of_a_wifi_warning_a_person_decides(make: Si
     busy = make.verdict("mini-pc", "load", "63% in use", "End them")
     wifi = make.verdict("old-laptop", "nic", "on Wi-Fi", "Plug in a cable")
     assert fix_for(busy, (busy, wifi), nodes, "id-anna") == LeaveOut(("anna", "old-laptop"), ("mini-pc",))
-    assert fix_for(busy, (busy,), nodes[1:2], "id-anna") == Nothing(
+    assert fix_for(busy, (busy,), nodes[1:2], "id-anna") == MeasureAgain("mini-pc")
+    assert words(MeasureAgain("mini-pc")) == "measure the speed of mini-pc again, as it is now"
+    full = make.verdict("mini-pc", "disk", "1 MB is free", "Free some")
+    assert fix_for(full, (full,), nodes[1:2], "id-anna") == Nothing(
         "Nothing here is for this program to do by itself: do what the remedy says on mini-pc"
     )
     assert isinstance(fix_for(wifi, (wifi,), nodes, "id-anna"), Nothing)

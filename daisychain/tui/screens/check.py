@@ -9,7 +9,7 @@ from textual.widgets import Footer
 
 from daisychain.errors import DaisyError
 from daisychain.facts import ENDED, Snapshot, Verdict
-from daisychain.link.messages import Examine, Examined, ListNics, Nics
+from daisychain.link.messages import Done, Examine, Examined, ListNics, Measure, Nics
 from daisychain.tui import fixes
 from daisychain.tui.checklist import CHROME, Checklist, Matrix, moved
 from daisychain.tui.host import DaisyScreen
@@ -33,8 +33,9 @@ class Check(DaisyScreen):
         Binding("f", "fix", "fix"),
         Binding("c", "copy", "copy"),
         Binding("r", "again", "again"),
-        Binding("n", "nic", "NIC"),
         Binding("b,escape", "app.pop_screen", "back", key_display="b"),
+        Binding("n", "nic", "NIC"),
+        Binding("m", "measure", "measure"),
         Binding("T", "app.next_theme", "theme"),
     ]
 
@@ -113,7 +114,7 @@ class Check(DaisyScreen):
         waiting.display = found is None
         if self.waited_s is not None:
             waiting.show(trying(self.host.snapshot, self.waited_s))
-        else:
+        elif found is None:
             waiting.show(error_lines(self.trouble) if self.trouble else nothing_found())
         checklist = self.query_one(Checklist)
         checklist.display = found is not None and not self.square
@@ -164,6 +165,10 @@ class Check(DaisyScreen):
         at = self.query_one(Checklist).at
         return self.found.verdicts[at] if at is not None and at < len(self.found.verdicts) else None
 
+    def _is_there(self, verdict: Verdict | None) -> bool:
+        """Whether it is about a node that has answered."""
+        return verdict is not None and self.found is not None and verdict.node in {n.name for n in self.found.nodes}
+
     @property
     def _ways(self) -> int:
         """How many nodes there are with a way between them."""
@@ -186,6 +191,8 @@ class Check(DaisyScreen):
             return self.waited_s is None
         if action in ("evidence", "fix"):
             return there
+        if action == "measure":
+            return there and self.is_mounted and self._is_there(self.selected)
         if action == "copy":
             return there and self.is_mounted and bool(self.selected and self.selected.remedy)
         if action in ("matrix", "list"):
@@ -229,8 +236,18 @@ class Check(DaisyScreen):
             from daisychain.tui.screens.launch import LaunchScreen
 
             self.app.push_screen(LaunchScreen(nodes=", ".join(fix.nodes)))
+        elif isinstance(fix, fixes.MeasureAgain):
+            self.run_worker(self._measure(fix.node))
         else:
             self.action_nic()
+
+    def action_measure(self) -> None:
+        if self.selected is not None:
+            self.run_worker(self._measure(self.selected.node))
+
+    async def _measure(self, node: str) -> None:
+        if isinstance(await self.host.ask(Measure(node=node)), Done):
+            self.host.tell(f"{node} measures its speed again; the cluster screen shows it when it is done")
 
     def action_nic(self) -> None:
         self.host.run_worker(choose_nic(self.host))

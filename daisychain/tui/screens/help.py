@@ -38,6 +38,7 @@ ENTRIES: tuple[tuple[str, str, str], ...] = (
     ("check", "c", "copy what to do about the selected line"),
     ("check", "r", "again: check everything once more"),
     ("check", "n", "choose this machine's network interface, for its agent's next start"),
+    ("check", "m", "measure the speed of the selected line's node again"),
     ("check", "b esc", "back"),
     ("run", "s", "stop the run on every node; asks first"),
     ("run", "p", "pause the run, resume it; on a worker as on its join screen"),

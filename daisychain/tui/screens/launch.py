@@ -16,7 +16,7 @@ from textual.widgets import Footer, Input, Label
 
 from daisychain.errors import DaisyError, PreflightError
 from daisychain.facts import Node, RunSpec, Snapshot, Verdict
-from daisychain.link.messages import Launch, Launched
+from daisychain.link.messages import Launch, Launched, Measure
 from daisychain.tui import fixes
 from daisychain.tui import presentation as say
 from daisychain.tui.checklist import Checklist
@@ -257,5 +257,7 @@ class LaunchScreen(DaisyScreen):
             field = self.query_one("#nodes", Input)
             field.value = ", ".join(fix.nodes)
             field.focus()
+        elif isinstance(fix, fixes.MeasureAgain):
+            self.host.run_worker(self.host.ask(Measure(node=fix.node)))
         else:
             self.host.run_worker(choose_nic(self.host))

@@ -6,7 +6,7 @@ from textual.widgets import Footer, Input
 from textual.widgets._footer import FooterKey
 
 from daisychain.errors import LinkError
-from daisychain.link.messages import Done, Examine, ListNics
+from daisychain.link.messages import Done, Examine, ListNics, Measure
 from daisychain.tui.app import DaisyApp
 from daisychain.tui.checklist import Matrix, moved
 from daisychain.tui.screens.check import Check
@@ -56,7 +56,7 @@ async def test_while_it_runs_it_says_what_is_being_tried(
         assert isinstance(app.screen, Check)
         assert "Checking anna, mini-pc, old-laptop" in shown(app, "#trying")
         assert "6 ways between them" in shown(app, "#trying")
-        assert offered(app) == ["help", "quit", "NIC", "back", "theme"]
+        assert offered(app) == ["help", "quit", "back", "NIC", "theme"]
         await pilot.press("r", "f", "c", "x", "enter")
         ill.answering.set()
         await make.settle(pilot)
@@ -64,7 +64,7 @@ async def test_while_it_runs_it_says_what_is_being_tried(
         assert ill.asked == [ListNics(), Examine()]
         assert "✗ 2 refuse   ! 2 warn   ✓ 11 ok" in shown(app, "#title")
         assert offered(app) == [
-            "help", "quit", "evidence", "matrix", "fix", "copy", "again", "NIC", "back", "theme",
+            "help", "quit", "evidence", "matrix", "fix", "copy", "again", "back", "NIC", "measure", "theme",
         ]  # fmt: skip
 
 
@@ -212,12 +212,36 @@ async def test_a_check_that_fails_says_so_and_can_be_tried_again(
             await pilot.press("d")
             await make.settle(pilot)
             assert words in shown(app, "#trying")
-            assert offered(app) == ["help", "quit", "again", "NIC", "back", "theme"]
+            assert offered(app) == ["help", "quit", "again", "back", "NIC", "theme"]
             await pilot.press("f", "c", "x", "enter", "down", "escape")
         ill.answers[Examine] = well
         await pilot.press("d")
         await make.settle(pilot)
         assert "2 refuse" in shown(app, "#title")
+
+
+async def test_m_lets_the_node_of_the_line_measure_again_and_f_where_it_is_alone(
+    app_of: AppOf, make: SimpleNamespace, ill: SimpleNamespace
+) -> None:
+    app = app_of(ill)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await make.settle(pilot)
+        await pilot.press("d")
+        await make.settle(pilot)
+        await pilot.press("end", "m")
+        await make.settle(pilot)
+        assert ill.asked[2:] == [Measure(node="old-laptop")]
+        assert "old-laptop measures its speed again" in told(app)
+        busy = make.verdict("anna", "load", "63% of anna's processor is in use by other programs", "End them")
+        ill.answers[Examine] = make.examined(make.three()[:1], busy)
+        ill.answers[Measure] = LinkError("anna takes part in a run")
+        await pilot.press("r")
+        await make.settle(pilot)
+        assert "f measure the speed of anna again" in shown(app, "#selected")
+        await pilot.press("f")
+        await make.settle(pilot)
+        assert ill.asked[-1] == Measure(node="anna")
+        assert "anna takes part in a run" in told(app)
 
 
 async def test_leaving_while_it_runs_is_fine(app_of: AppOf, make: SimpleNamespace, ill: SimpleNamespace) -> None:

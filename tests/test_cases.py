@@ -136,7 +136,7 @@ MACHINES: Mapping[str, tuple[str, ...]] = {
         "train/test_balance_simulated.py::test_a_slow_drift_is_followed_while_it_lasts",
         "agent/test_heat.py::test_an_agent_looks_during_runs_only_and_tells_head_screen_and_log",
         "agent/test_node_side.py::test_a_note_about_the_node_reaches_the_head_as_its_ranks",
-        "tui/test_presentation.py::test_every_state_has_a_sign_a_word_and_a_colour",
+        "tui/presentation/test_everywhere.py::test_every_state_has_a_sign_a_word_and_a_colour",
         "plan/test_checks.py::test_what_is_wrong_names_the_node_the_cause_and_the_remedy",
     ),
     "a laptop falls asleep": (

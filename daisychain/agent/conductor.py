@@ -335,7 +335,9 @@ class Conductor:
                 asked = outlook.question(
                     trial, names, self._network, batch=self.tracker.batch, sync=self.spec.sync, steps=self.tracker.steps
                 )
-                choice = {"auto": self.spec.auto, "anyway": self.spec.anyway or self.spec.equal}
+                # for comparing, or to show what happens, also where a chain gains nothing
+                shown = self.spec.equal or self.spec.job == "demo"
+                choice = {"auto": self.spec.auto, "anyway": self.spec.anyway or shown}
                 foretold, decision = await asyncio.to_thread(partial(outlook.foretell, asked, **choice))
                 self._take_forecast(foretold, decision)
         except (ArithmeticError, KeyError, TypeError, ValueError, DaisyError) as error:

@@ -38,7 +38,7 @@ async def command(words: argparse.Namespace, surface: Surface) -> int:
         surface.event("demo", speeds=speeds, folder=str(root))
         surface.say(f"A chain of {len(speeds)} nodes on this one machine; the slower ones are slowed on purpose")
         head = await _build(speeds, root, agents)
-        spec = RunSpec(job="demo", epochs=words.epochs, anyway=True)
+        spec = RunSpec(job="demo", epochs=words.epochs)
         async with head:
             if headless:
                 return await launch_and_follow(head, spec, surface, lambda folder: _keep(folder, surface.paths))

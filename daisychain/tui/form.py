@@ -8,6 +8,8 @@ from typing import Literal
 from daisychain.errors import DataError, UsageError
 from daisychain.facts import RunSpec, Snapshot
 
+AUTO = "auto"
+"""In the place of nodes: those with which the run is forecast to be fastest."""
 Job = Literal["demo", "script", "tabular"]
 JOBS: tuple[Job, ...] = ("demo", "script", "tabular")
 FIELDS: dict[Job, tuple[str, ...]] = {
@@ -54,6 +56,7 @@ def spec_of(form: LaunchForm, folder: Path, snapshot: Snapshot | None = None) ->
         batch=_whole("batch", form.batch, 1),
         epochs=_whole("epochs", form.epochs, 1),
         seed=_whole("seed", form.seed, 0) or 0,
+        auto=form.nodes.strip() == AUTO,
     )
 
 
@@ -90,6 +93,8 @@ def _whole(field: str, text: str, least: int) -> int | None:
 
 
 def _nodes(text: str, snapshot: Snapshot | None) -> tuple[str, ...]:
+    if text.strip() == AUTO:
+        return ()
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     known = [node.name for node in snapshot.nodes] if snapshot else list(names)
     for name in names:
@@ -122,10 +127,11 @@ def equivalent_command(spec: RunSpec) -> str:
         words += [flag, value] if value else []
     for path in spec.data:
         words += ["--data", path]
-    words += ["--nodes", ",".join(spec.nodes)] if spec.nodes else []
+    words += ["--nodes", AUTO if spec.auto else ",".join(spec.nodes)] if spec.nodes or spec.auto else []
     for flag, count in (("--batch", spec.batch), ("--epochs", spec.epochs), ("--seed", spec.seed or None)):
         words += [flag, str(count)] if count is not None else []
     words += ["--equal"] if spec.equal else []
+    words += ["--anyway"] if spec.anyway else []
     words += ["--", *spec.args] if spec.args else []
     return shlex.join(words)
 

@@ -89,7 +89,7 @@ class FakeSeat:
             case TryPaths(peers=peers):
                 return PathsTried(reasons=tuple(self.blocked.get(peer.name, "") for peer in peers))
             case SendFlow():
-                return FlowSent(bytes_per_s=1e7, latency_s=0.001)
+                return FlowSent(bytes_per_s=1e8, latency_s=0.001)
             case FindModules(names=names):
                 return ModulesFound(missing=tuple(name for name in names if name in self.lacks))
             case _:

@@ -21,6 +21,8 @@ from daisychain.tui.presentation.report import copy_text, ending, speedup_line
 from daisychain.tui.presentation.run import (
     PHASE,
     counters_line,
+    forecast_lines,
+    lost_beforehand,
     new_log_lines,
     phase_text,
     progress_line,
@@ -32,9 +34,9 @@ from daisychain.tui.presentation.worker import membership, own_run
 
 __all__ = [
     "ALONE", "LEVEL", "PHASE", "advice_line", "border_name", "capacity_text", "chain_title", "copy_text",
-    "counters_line", "device_text", "digits_text", "ending", "error_lines", "head_question", "head_row", "lines_text",
-    "membership", "new_log_lines", "no_heads", "node_detail", "node_header", "node_row", "node_state",
-    "nothing_found", "own_run", "phase_text", "progress_line", "rank_header", "rank_rows", "rates_line",
-    "request_question", "request_row", "run_title", "speedup_line", "split_bar", "split_line", "tally", "trying",
-    "verdict_lines",
+    "counters_line", "device_text", "digits_text", "ending", "error_lines", "forecast_lines", "head_question",
+    "head_row", "lines_text", "lost_beforehand", "membership", "new_log_lines", "no_heads", "node_detail",
+    "node_header", "node_row", "node_state", "nothing_found", "own_run", "phase_text", "progress_line", "rank_header",
+    "rank_rows", "rates_line", "request_question", "request_row", "run_title", "speedup_line", "split_bar",
+    "split_line", "tally", "trying", "verdict_lines",
 ]  # fmt: skip

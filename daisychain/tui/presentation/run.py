@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from daisychain.facts import ENDED, Phase, RunState
 from daisychain.tui.text import UNKNOWN, ColourRole, Line, bar, clean, duration, milliseconds, number
 
+PREFLIGHT = 4
+"""Exit code of a run that was refused before its first step."""
 PHASE: dict[Phase, tuple[str, ColourRole]] = {
     "preparing": ("◌", "accent"),
     "shipping": ("◌", "accent"),
@@ -70,6 +72,28 @@ def rates_line(run: RunState) -> Line:
         ("   loss ", "dim"), (number(run.loss), ""),
     ]  # fmt: skip
     return tuple(pieces)
+
+
+def forecast_lines(run: RunState) -> tuple[Line, ...]:
+    """What was foretold before the first step, to stand below what is measured; none while that is unknown."""
+    told = run.foretold
+    if told is None:
+        return ()
+    gain = "" if told.speedup is None else f"   {told.speedup:.2f} times the fastest node alone"
+    lines: list[Line] = [(
+        ("forecast ", "dim"), (number(told.samples_per_second), ""), (" samples/s   step ", "dim"),
+        (milliseconds(told.step_ms), ""), (" ms", "dim"), (gain, ""),
+    )]  # fmt: skip
+    if run.left_out:
+        lines.append(
+            (("left out ", "dim"), (", ".join(clean(name) for name in run.left_out), ""), (", it is faster so", "dim"))
+        )
+    return tuple(lines)
+
+
+def lost_beforehand(run: RunState) -> bool:
+    """Whether the run was refused for its forecast, and may be launched all the same."""
+    return run.phase == "failed" and run.exit == PREFLIGHT and run.foretold is not None and not run.spec.anyway
 
 
 def new_log_lines(old: Sequence[str], new: Sequence[str]) -> tuple[bool, Sequence[str]]:

@@ -43,6 +43,7 @@ ENTRIES: tuple[tuple[str, str, str], ...] = (
     ("run", "s", "stop the run on every node; asks first"),
     ("run", "p", "pause the run, resume it; on a worker as on its join screen"),
     ("run", "v", "in a small terminal: loss, step time or log"),
+    ("run", "L", "launch anyway what was refused for its forecast"),
     ("run", "c", "copy the error and its log's path, or the folder's"),
     ("run", "b esc", "back; the run goes on"),
     ("words", "share", "samples of each global batch that a node computes"),

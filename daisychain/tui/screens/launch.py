@@ -31,7 +31,7 @@ HINTS = {
     "target": "the column to predict",
     "data": "files or folders that the script reads; empty: none",
     "args": "for the script",
-    "nodes": "every ready node",
+    "nodes": "every ready node; auto: the fastest set",
     "batch": "global batch; empty: the job's own",
     "epochs": "empty: the job's own",
     "seed": "0",

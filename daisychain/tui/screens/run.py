@@ -2,13 +2,14 @@
 
 from typing import ClassVar
 
+import msgspec
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Footer, Log
 
-from daisychain.facts import ENDED, RunState, Snapshot
-from daisychain.link.messages import FollowRun, PauseRun, RunNews, StopRun
+from daisychain.facts import ENDED, RunSpec, RunState, Snapshot
+from daisychain.link.messages import FollowRun, Launch, Launched, PauseRun, RunNews, StopRun
 from daisychain.tui import presentation as say
 from daisychain.tui.chart import Chart
 from daisychain.tui.host import DaisyScreen
@@ -33,6 +34,7 @@ class RunScreen(DaisyScreen):
         *DaisyScreen.TAKE_OR_GIVE,
         Binding("v", "view", "view"),
         Binding("c", "copy", "copy"),
+        Binding("L", "anyway", "launch anyway"),
         Binding("b,escape", "app.pop_screen", "back", key_display="b"),
         Binding("T", "app.next_theme", "theme"),
     ]
@@ -158,6 +160,8 @@ class RunScreen(DaisyScreen):
             return not leads and going and self.own is not None and self.own.lent == (action == "give")
         if action == "copy":
             return bool(self.state and self.state.phase in ENDED)
+        if action == "anyway":
+            return self.state is not None and say.lost_beforehand(self.state)
         if action == "view":
             return self.has_class("-small")
         return True
@@ -169,6 +173,15 @@ class RunScreen(DaisyScreen):
     def action_copy(self) -> None:
         if self.state is not None:
             self.host.copy(say.copy_text(self.state), "the error and its log" if self.state.error else "the folder")
+
+    def action_anyway(self) -> None:
+        if self.state is not None:
+            self.run_worker(self._launch(msgspec.structs.replace(self.state.spec, anyway=True)))
+
+    async def _launch(self, spec: RunSpec) -> None:
+        launched = await self.host.ask(Launch(spec=spec))
+        if isinstance(launched, Launched):
+            self.run_id = launched.run
 
     def action_pause(self) -> None:
         self.run_worker(self.host.ask(PauseRun(paused=True)))
@@ -194,5 +207,5 @@ def progress(run: RunState, cells: int) -> list[Line]:
     lines = [say.progress_line(run, cells)]
     if run.phase in STARTING and not run.step:
         return [*lines, ((clean(run.detail, 300) or "getting every node ready …", ""),)]
-    lines += [say.counters_line(run), say.rates_line(run), say.split_line(run)]
+    lines += [say.counters_line(run), say.rates_line(run), *say.forecast_lines(run), say.split_line(run)]
     return [*lines, ((clean(run.detail, 300), "dim"),)] if run.detail and run.phase not in ENDED else lines

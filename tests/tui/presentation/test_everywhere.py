@@ -17,6 +17,7 @@ def test_every_state_has_a_sign_a_word_and_a_colour(make: SimpleNamespace) -> No
         assert len(sign) == 1
     ((words, role),) = say.node_state(make.node(state="running", lent=True))
     assert (words, role) == ("‖ in use", "warn")
+    assert say.node_state(make.node(state="running", hot=True)) == (("▲ hot", "warn"),)
     assert say.node_state(make.node(state="lost", lent=True)) == (("✗ lost", "bad"),)
     assert say.phase_text(make.run(paused=True)) == (("‖ paused", "warn"),)
     signs = {phase: sign for phase, (sign, _) in say.PHASE.items()}

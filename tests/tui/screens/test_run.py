@@ -5,13 +5,14 @@ import msgspec
 import pytest
 from textual.widgets import Log
 
-from daisychain.facts import RunState, Snapshot
-from daisychain.link.messages import FollowRun, Lend, PauseRun, RunNews, StopRun
+from daisychain.facts import Foretold, RunSpec, RunState, Snapshot
+from daisychain.link.messages import FollowRun, Launch, Lend, PauseRun, RunNews, StopRun
 from daisychain.tui.app import DaisyApp
 from daisychain.tui.chart import Chart
 from daisychain.tui.screens.cluster import Cluster
 from daisychain.tui.screens.dialogs import Confirm
 from daisychain.tui.screens.run import LOG_LINES, RunScreen
+from daisychain.tui.text import milliseconds, number
 from daisychain.tui.widgets import Lines
 
 AppOf = Callable[..., DaisyApp]
@@ -247,3 +248,39 @@ async def test_on_a_worker_p_takes_its_machine_back_and_gives_it_back(app_of: Ap
         await pilot.press("p")
         await pilot.pause()
         assert backend.asked == [Lend(lent=True), Lend(lent=False)]
+
+
+async def test_a_run_refused_for_its_forecast_is_launched_anyway_with_a_key(
+    app_of: AppOf, make: SimpleNamespace
+) -> None:
+    told = Foretold(
+        text="exact sync is slower than anna alone", nodes=("anna", "mini-pc"), step_ms=412.0, sync_ms=300.0,
+        samples_per_second=3728.0, speedup=0.41,
+    )  # fmt: skip
+    spec = RunSpec(job="script", path="/x/train.py")
+    refused = make.run(0, phase="failed", exit=4, error=told.text, foretold=told, spec=spec, nodes=())
+    backend = make.backend(make.world(run=refused))
+    app = app_of(backend, start="run")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await make.settle(pilot)
+        assert "launch anyway" in offered(app)
+        assert "slower than anna alone" in shown(app, "#ending")
+        await pilot.press("L")
+        await make.settle(pilot)
+        assert Launch(spec=msgspec.structs.replace(spec, anyway=True)) in backend.asked
+        backend.send(make.world(run=make.run(0, phase="failed", exit=1, foretold=told, nodes=())))
+        await make.settle(pilot)
+        assert "launch anyway" not in offered(app)
+
+
+async def test_the_forecast_stands_below_what_is_measured(app_of: AppOf, make: SimpleNamespace) -> None:
+    told = Foretold(
+        text="leave old out", nodes=("anna",), step_ms=90.0, sync_ms=3.0, samples_per_second=17000.0, speedup=1.3
+    )
+    app = app_of(make.backend(make.world(run=make.run(foretold=told, left_out=("old",)))), start="run")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await make.settle(pilot)
+        said = shown(app, "#progress")
+        rate, step = number(17000.0), milliseconds(90.0)
+        assert f"forecast {rate} samples/s   step {step} ms   1.30 times the fastest node alone" in said
+        assert "left out old, it is faster so" in said

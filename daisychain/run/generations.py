@@ -236,7 +236,7 @@ class Generations:
             self._left = True
             here = (s for s, place in enumerate(self.seats) if place.reachable and place.standing in ("in", "waiting"))
             return [Leave(tuple(here))]
-        actions: list[Action] = [*self._starts(now_s), *self._breaks(now_s), *self._hung(now_s)]
+        actions: list[Action] = [*self._hung(now_s), *self._starts(now_s), *self._breaks(now_s)]
         if not self._going and not self._hope:
             return [*actions, Fail(NOBODY_LEFT)]
         if self._over:

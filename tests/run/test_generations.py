@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from daisychain.run.generations import (
@@ -827,6 +827,7 @@ class World:
 
 
 @settings(deadline=None, max_examples=300)
+@example(size=4, faults=34, seed=1)
 @given(st.integers(1, 4), st.integers(0, 40), st.integers(0, 2**32))
 def test_once_faults_end_every_run_finishes(size: int, faults: int, seed: int) -> None:
     world = World(size, random.Random(seed))

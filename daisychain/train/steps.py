@@ -424,7 +424,8 @@ class Steps:
 
     @property
     def world_size(self) -> int:
-        return self._exchange.world_size
+        # layers that look at the whole batch compute as they do in a step, also while this rank is apart
+        return self._crew.formation.world_size if self._exchange.is_apart else self._exchange.world_size
 
     def total(self, values: Tensor) -> Tensor:
         return self._exchange.total(values)

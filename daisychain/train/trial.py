@@ -42,6 +42,8 @@ ENOUGH_S = 1.0
 """An exchange that takes longer than this is timed on a part of the gradients."""
 ROUNDS_S = 0.6
 LEAST_SLOPE = 0.1
+SUMS = 8
+"""Of next to nothing, from which the latency is taken."""
 PROBE_BYTES = 64 * 1024
 PARTS = 1_000_000
 """Of which `early` is told as a whole number."""
@@ -243,7 +245,9 @@ class Bench:
 
     def _time_exchange(self, buckets: Sequence[int]) -> tuple[float, float]:
         """Seconds of summing all buckets one after the other, and of a sum of next to nothing; the slowest rank's."""
-        latency_s = self._slowest(min(self._summed([4]) for _ in range(3)))
+        self._summed([4])
+        # the mean: on a machine that stalls now and then, sums do too
+        latency_s = self._slowest(sum(self._summed([4]) for _ in range(SUMS)) / SUMS)
         probe_s = self._slowest(min(self._summed([PROBE_BYTES]) for _ in range(2)))
         total = sum(buckets)
         expected_s = latency_s + max(0.0, probe_s - latency_s) * total / PROBE_BYTES

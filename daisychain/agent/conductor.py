@@ -343,7 +343,8 @@ class Conductor:
         except (ArithmeticError, KeyError, TypeError, ValueError, DaisyError) as error:
             log.warning("no forecast of %s", self.id, exc_info=error)
             self._note(f"no forecast of this run: {error}")
-        self._order(self._generations.members, {"kind": "go"})
+        if self._refusal is None:
+            self._order(self._generations.members, {"kind": "go"})
 
     def _take_forecast(self, foretold: Foretold, decision: Decision) -> None:
         self.tracker.foretold = foretold
@@ -602,7 +603,7 @@ class Conductor:
                 self._exited(seat, int(report["code"]), report.get("peak_bytes"), report.get("oom"))
             case "error":
                 self._fail(from_report(name, report, self._log_path(seat), now))
-            case "trial":
+            case "trial" if seat in generations.members[:1]:
                 self._spawn(self._judge_trial(report))
             case "knobs":
                 self.folder.knobs(name, report)

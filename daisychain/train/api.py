@@ -208,7 +208,10 @@ class Chain:
         if trial is not None:
             # of batch normalisation: two in each of its layers, one forward and one backward
             sums = 0 if local else 2 * len(batchnorm.of_the_batch(model))
-            self._tell(trial.report(sums) if self.is_main else reports.note(trial.why) if trial.why else reports.beat())
+            if self.is_main:
+                self._tell(trial.report(sums))
+            elif trial.why:
+                self._note(trial.why)
             self._orders.wait_go(self._crew.formation.generation, GO_TIMEOUT_S)
             self._steps.know([rank.cost for rank in trial.ranks] if trial.known else [])
 

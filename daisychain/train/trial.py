@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from daisychain.plan.shares import Cost
 from daisychain.train import reports
 from daisychain.train.batches import Piece
+from daisychain.train.bench import measure
 from daisychain.train.exchange import Exchange
 from daisychain.train.state import Training
 from daisychain.train.undo import gradients, put_gradients
@@ -31,9 +32,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-EACH_S = 0.5
-"""Time for each number of samples, after a first step that doesn't count."""
-FEWEST = 2
 FEWEST_SAMPLES = 2
 """Batch normalisation refuses a single one."""
 PATIENCE_S = 6.0
@@ -210,7 +208,7 @@ class Bench:
             if points and (time.perf_counter() - begun_s > PATIENCE_S or not fits(size, points[-1][0], used, memory())):
                 break
             with _watching(first, others) as seen:
-                points.append((size, self._seconds(partial(step, size), seen)))
+                points.append((size, measure(partial(self._watched, partial(step, size), seen), self._slowdown)))
             early = sum(seen.parts) / len(seen.parts) if seen.parts else 1.0
         cost = line(points)
         return Measured(
@@ -222,26 +220,11 @@ class Bench:
             round(points[-1][1] * 1e9),
         )
 
-    def _seconds(self, step: Callable[[], None], seen: "_Seen") -> float:
-        """Of a step: the mean over EACH_S and at least FEWEST, after one that doesn't count; fewer where it is long."""
-        first_s = self._timed(step, seen)
-        if first_s > EACH_S * FEWEST:
-            return self._timed(step, seen)
-        times: list[float] = []
-        while len(times) < FEWEST or sum(times) < EACH_S:
-            times.append(self._timed(step, seen))
-        return sum(times) / len(times)
-
-    def _timed(self, step: Callable[[], None], seen: "_Seen") -> float:
+    def _watched(self, step: Callable[[], None], seen: "_Seen") -> None:
         seen.begin()
-        begun_s = time.perf_counter()
         step()
         self._settle()
-        took_s = time.perf_counter() - begun_s
-        seen.end(took_s)
-        if self._slowdown > 1:
-            time.sleep(took_s * (self._slowdown - 1))
-        return time.perf_counter() - begun_s
+        seen.end()
 
     def _time_exchange(self, buckets: Sequence[int]) -> tuple[float, float]:
         """Seconds of summing all buckets one after the other, and of a sum of next to nothing; the slowest rank's."""
@@ -329,9 +312,9 @@ class _Seen:
         if of_bucket:
             self._bucket_s = self._last_s
 
-    def end(self, took_s: float) -> None:
+    def end(self) -> None:
         if self._bucket_s:
-            self.parts.append(1 - (self._last_s - self._bucket_s) / took_s)
+            self.parts.append(1 - (self._last_s - self._bucket_s) / (time.perf_counter() - self._begun_s))
 
 
 @contextmanager

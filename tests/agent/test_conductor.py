@@ -278,10 +278,12 @@ async def test_a_run_that_is_forecast_to_lose_ends_before_its_first_step(tmp_pat
     stage = Stage(tmp_path)
     await stage.train()
     await stage.run.report(0, PLAN)
+    await stage.run.report(1, TRIAL)  # only the first rank's counts
     await stage.run.report(0, {**TRIAL, "exchange_s": 5.0})
     state = await stage.end()
     assert (state.phase, state.exit, state.step) == ("failed", 4, 0)
     assert "exact sync is slower than head alone" in state.error
+    assert not [order for seat in stage.seats.values() for order in seat.orders() if order["kind"] == "go"]
     assert "--anyway" in state.error
     (refused,) = [event for event in stage.events() if event["event"] == "refused"]
     assert refused["verdicts"][0]["check"] == "forecast"

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from slow_links import put_on_air
+from slow_links import AIR, put_on_air
 from throughput import lines_of
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -33,7 +33,6 @@ HOSTS = {
     "four": {"head": 60, "mid": 40, "old": 20, "nuc": 20},
 }
 LINKS = ("20mbit", "100mbit", "1000mbit", "wifi")
-AIR_MBIT = 40
 JOBS = (("mlp", 512), ("cnn", 64), ("transformer", 16), ("mlp", 2048), ("cnn", 256), ("transformer", 64))
 GRADIENT_MB = {"mlp": 2.6, "cnn": 0.1, "transformer": 0.45}
 SAMPLE_MS = {"mlp": 0.02, "cnn": 0.9, "transformer": 2.0}
@@ -93,7 +92,7 @@ def cell(
 def steps_of(names: list[str], link: str, job: tuple[str, int]) -> int:
     """As many as take about LONG_S."""
     kind, batch = job
-    rate = (AIR_MBIT if link == "wifi" else int(link.removesuffix("mbit"))) / 8
+    rate = int((AIR if link == "wifi" else link).removesuffix("mbit")) / 8
     exchanged = 2 * (len(names) - 1) * GRADIENT_MB[kind] / rate / (1 if link == "wifi" else len(names))
     step_s = exchanged + SAMPLE_MS[kind] * batch / 1000
     return SETTLED + max(FEWEST, min(MOST, round(LONG_S / step_s)))

@@ -9,10 +9,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from daisychain.plan.shares import Cost
-from daisychain.train import trial
+from daisychain.train import bench, trial
 from daisychain.train.batches import SharedLoader, piece
 from daisychain.train.exchange import Exchange
-from daisychain.train.state import Training
+from daisychain.train.state import Training, pack
 from daisychain.train.trial import PARTS, Bench, Measured, Memory, Trial, fits, line
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch):
-    monkeypatch.setattr(trial, "EACH_S", 0.01)
+    monkeypatch.setattr(bench, "EACH_S", 0.01)
     monkeypatch.setattr(trial, "ROUNDS_S", 0.001)
 
 
@@ -94,19 +94,11 @@ def test_nothing_of_it_stays(warm):
     )
     python = random.getstate()
     setting.run()
-    after = setting.training.capture()
-    assert str(after) == str(state)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(
-            after["models"][0]["parameters"].values(), state["models"][0]["parameters"].values(), strict=True
-        )
-    )
+    assert torch.equal(pack(setting.training.capture()), pack(state))
     assert random.getstate() == python
     for parameter, grad in zip(setting.model.parameters(), grads, strict=True):
         assert (parameter.grad is None) == (grad is None)
         assert grad is None or torch.equal(parameter.grad, grad)
-    assert torch.equal(setting.x, setting.x.detach())
 
 
 def test_inputs_by_name_and_things_that_are_no_tensors_are_taken_along():
@@ -147,7 +139,7 @@ def test_a_model_that_cannot_be_tried_says_why(model, inputs, why):
     assert not found.known
     assert why in found.why
     assert why in found.report(0)["why"]
-    assert str(setting.training.capture()) == str(before)
+    assert torch.equal(pack(setting.training.capture()), pack(before))
 
 
 def test_two_models_are_not_tried():
@@ -236,7 +228,8 @@ def test_ranks_that_have_tried_their_model_train_as_if_they_had_not(start, tmp_p
     (report,) = [line for line in said if line["kind"] == "trial"]
     assert not report["why"]
     assert len(report["costs"]) == 2
-    assert report["exchange_s"] > report["latency_s"] > 0
+    assert report["exchange_s"] > 0
+    assert report["latency_s"] > 0
     assert report["sums"] == 2
     assert [line["step"] for line in said if line["kind"] == "step"] == list(range(1, 16))
     alone = start(RANKS, 1, args=("plain",), name="plain.py")

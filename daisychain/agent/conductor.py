@@ -58,8 +58,11 @@ MEASURING_PATIENCE_S = 45.0
 TICK_S = 0.25
 ORDER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 30.0
-FORMING_S = 10.0
+FORMING_S = 8.0
 """How long ranks may take to connect before it is looked into."""
+STALLED_S = 10.0
+"""How long no step may be completed before the paths are tried, and at least STALLED_STEPS steps; then twice as long."""
+STALLED_STEPS = 5
 LEAVE_TIMEOUT_S = 5.0
 """How long finished ranks may take to end by themselves."""
 ILLEGAL_INSTRUCTION = -4
@@ -117,6 +120,11 @@ class Conductor:
         """The newest generation of which a rank has said that it has formed."""
         self._gives_up = False
         """Generations fail to form, and it is found out why."""
+        self._moved = (0, 0)
+        """The newest generation that has formed, and the last step, at ..."""
+        self._moved_s = 0.0
+        self._stalled_s = STALLED_S
+        """How long no step may be completed, at present."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[Failure] = []
         self._over = asyncio.Event()
@@ -125,7 +133,7 @@ class Conductor:
         self._network: Network | None = None
         """What was measured before the ranks started; None: unknown."""
         self._left_out: set[int] = set()
-        """Seats without which the run was forecast to be faster."""
+        """Seats that the run goes on without, though their ranks could."""
         self._refusal: PreflightError | None = None
         """Why the run isn't begun after its trial."""
 
@@ -375,6 +383,7 @@ class Conductor:
         """Do what the generations ask for, until the run is over."""
         while not self._over.is_set():
             self._act()
+            self._look_at_steps()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._over.wait(), TICK_S)
         if self._refusal is not None:
@@ -438,18 +447,44 @@ class Conductor:
         if self._formed < generation == self._generations.generation and not self._over.is_set():
             self._spawn(self._explain_unformed())
 
+    def _look_at_steps(self) -> None:
+        """Look into it when nothing moves any more: a way that closes during a step is no error to gloo, only silence."""
+        now_s, moved = self._clock(), (self._formed, self.tracker.step)
+        if moved != self._moved or self.tracker.paused or self._formed != self._generations.generation:
+            self._moved, self._moved_s, self._stalled_s = moved, now_s, STALLED_S
+        elif now_s - self._moved_s > max(self._stalled_s, STALLED_STEPS * self._generations.step_s):
+            self._stalled_s = 2 * (now_s - self._moved_s)
+            if len(self._generations.members) > 1:
+                self._spawn(self._explain_unformed())
+
     async def _explain_unformed(self) -> None:
-        """Say which nodes can't connect. Where that was tried often enough, it ends the run."""
+        """Say which nodes can't connect, and go on without one that could before, or end the run.
+
+        Where none of them ever could, or it was tried often enough, nobody knows whom to go on without.
+        """
+        generation, members = self._generations.generation, self._generations.members
         firsts: dict[str, Seat] = {}
-        for seat in self._generations.members:
+        for seat in members:
             firsts.setdefault(self._seats[seat].node.id, self._seats[seat])
         try:
             found = await mesh.explain([*firsts.values()], self.id, self._together)
         except _Over:
             return
+        if generation != self._generations.generation or (found.apart is None and self._formed == generation):
+            # it has sorted itself out meanwhile, or a step simply takes long
+            return
         self._note(found.text)
-        if self._gives_up:
-            log_path = self._log_path(self._generations.members[0])
+        connected = any(self._generations.seats[seat].proven for seat in members)
+        if found.apart is not None and connected and not self._gives_up:
+            for seat in self._seats_of(found.apart.node):
+                self._left_out.add(seat)
+                self._generations.leave_out(seat, found.message)
+                self._order((seat,), {"kind": "stop"})
+            self._event("left_out", node=found.apart.node.name, why=found.message)
+            self._note(f"going on without {found.apart.node.name}")
+            self._act()
+        elif found.apart is not None or self._gives_up:
+            log_path = self._log_path(members[0])
             failure = Failure(node="", origin="chain", message=found.message, remedy=found.remedy, log_path=log_path)
             self._fail(msgspec.structs.replace(failure, at_s=self._clock()))
             self._over.set()

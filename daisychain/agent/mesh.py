@@ -1,4 +1,5 @@
-"""Why gloo can't connect the ranks of a generation. Its own words name no node, so the paths are tried once more.
+"""Why gloo can't connect the ranks of a generation, or gets nothing through any more. Its own words name no node, if it
+says any before its timeout, so the paths are tried once more.
 
 The words themselves are in the ranks' logs and in events.jsonl.
 """
@@ -18,6 +19,8 @@ class Explained(NamedTuple):
     node: str
     message: str
     remedy: str
+    apart: Seat | None = None
+    """Of the two that can't connect, the one without which the others may go on; None: no such pair was found."""
 
     @property
     def text(self) -> str:
@@ -37,7 +40,7 @@ async def explain(seats: Sequence[Seat], run: str, together: Together) -> Explai
         for verdict in judge_paths(nodes, {pair: reasons[pair]}):
             start, end = (nodes[at] for at in pair)
             message = f"gloo can't connect the ranks: {_named(start)} can't reach {_named(end)}: {reasons[pair]}"
-            return Explained(verdict.node, message, verdict.remedy)
+            return Explained(verdict.node, message, verdict.remedy, seats[max(pair)])
     message = f"gloo can't connect the ranks of {among}, though each reaches the others now"
     return Explained("", message, "Launch again; if it stays so, the ranks' logs have gloo's own words")
 

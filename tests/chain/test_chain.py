@@ -130,11 +130,37 @@ def test_a_firewall_is_named_before_any_rank_starts(ready: Any) -> None:
     assert not ready.ranks()
 
 
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="iptables is not installed")
+def test_a_firewall_that_closes_in_the_middle_of_a_run_costs_the_node_behind_it_only(ready: Any) -> None:
+    old = ready.lan["old"]
+    words = ("run", ready.script(), "--anyway", "--headless", "--json", "--", "8", "0.1")
+    run = ready.start("head", *words)
+    try:
+        ready.until(lambda: ready.steps_of(run) > 3, 60, run.err.read_text)
+        old.shut(47632)
+        closed, seen = time.monotonic(), ready.steps_of(run)
+        ready.until(lambda: ready.steps_of(run) > seen + 3, 30, lambda: events_of(run))
+        assert time.monotonic() - closed < 30
+        assert run.wait(60) == 0, run.err.read_text()
+    finally:
+        old.open_up()
+    left_out = [json.loads(line) for line in events_of(run).splitlines() if '"left_out"' in line]
+    assert [event["node"] for event in left_out] == ["old"]
+    assert "old (eth0, " in left_out[0]["why"]
+
+
 def test_an_agent_ends_when_told_to(ready: Any) -> None:
     pid = ready.agent_pid("old")
     assert ready.on("old", "agent", "stop").exit == 0
     ready.until(lambda: pid not in ready.lan["old"].pids(), 10, ready.lan["old"].commands)
     assert not ready.lan["old"].commands()
+
+
+def events_of(run: Any) -> str:
+    """What is in the folder of a run that was started with --json about what happened so far; empty without one."""
+    lines = run.out.read_text().splitlines()
+    file = Path(json.loads(lines[0]).get("folder", "none")) / "events.jsonl" if lines else Path("none")
+    return file.read_text() if file.is_file() else ""
 
 
 def table(rows: int) -> str:

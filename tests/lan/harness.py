@@ -191,6 +191,14 @@ class Host:
             _do(*table, "-A", "INPUT", "-p", "tcp", "--dport", str(port), "-j", "ACCEPT")
         _do(*table, "-A", "INPUT", "!", "-i", "lo", "-p", "tcp", "--syn", "-j", "DROP")
 
+    def shut(self, port: int) -> None:
+        """A firewall that doesn't even know connections: from now on only TCP to and from this port comes in."""
+        table = ("ip", "netns", "exec", self.space, "iptables")
+        _do(*table, "-F", "INPUT")
+        for end in ("--dport", "--sport"):
+            _do(*table, "-A", "INPUT", "-p", "tcp", end, str(port), "-j", "ACCEPT")
+        _do(*table, "-A", "INPUT", "!", "-i", "lo", "-p", "tcp", "-j", "DROP")
+
     def open_up(self) -> None:
         """No firewall any more."""
         _do("ip", "netns", "exec", self.space, "iptables", "-F", "INPUT")

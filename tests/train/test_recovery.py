@@ -111,7 +111,8 @@ def test_a_rank_comes_back_and_gets_the_state_of_the_others(start, tmp_path):
     crew[1].wait_for("step", 3)
     (tmp_path / "hurry").touch()
     first = crew[1].of_kind("step")[0]
-    assert first["step"] > 11
+    # where the others were, not at the beginning; it may be back before they have done another step
+    assert first["step"] > 10
     assert len(first["shares"]) == 3
     assert first["epoch"] == (first["step"] - 1) // 5
     assert [code for code, _ in crew.finish()] == [0, 0, 0], crew[1].log.read_text()

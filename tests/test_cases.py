@@ -22,7 +22,7 @@ NETWORK: Mapping[str, tuple[str, ...]] = {
         "chain/test_doctor.py::test_a_way_that_closes_before_gloo_connects_ends_the_run_within_30_s_naming_the_pair",
         "agent/test_mesh.py::test_the_pair_that_can_not_connect_is_named_with_both_nics_and_what_opens_the_way",
         "agent/test_conductor.py::test_ranks_that_gloo_can_not_connect_end_the_run_naming_node_nic_and_peer",
-        "agent/test_conductor.py::test_ranks_that_take_long_to_connect_are_looked_into_meanwhile",
+        "agent/test_conductor.py::test_a_first_generation_that_can_not_connect_ends_the_run_naming_the_pair",
         "machine/test_nics_machines.py::test_the_best_nic_is_chosen_and_the_reason_told",
     ),
     "two NICs in one subnet": (

@@ -61,7 +61,7 @@ START_TIMEOUT_S = 30.0
 FORMING_S = 8.0
 """How long ranks may take to connect before it is looked into."""
 STALLED_S = 10.0
-"""How long no step may be completed before the paths are tried, and at least STALLED_STEPS steps; then twice as long."""
+"""How long no step may be completed before the paths are tried, at least STALLED_STEPS steps; then twice as long."""
 STALLED_STEPS = 5
 LEAVE_TIMEOUT_S = 5.0
 """How long finished ranks may take to end by themselves."""
@@ -448,7 +448,7 @@ class Conductor:
             self._spawn(self._explain_unformed())
 
     def _look_at_steps(self) -> None:
-        """Look into it when nothing moves any more: a way that closes during a step is no error to gloo, only silence."""
+        """Look into it when nothing moves: a way that closes during a step is no error to gloo, only silence."""
         now_s, moved = self._clock(), (self._formed, self.tracker.step)
         if moved != self._moved or self.tracker.paused or self._formed != self._generations.generation:
             self._moved, self._moved_s, self._stalled_s = moved, now_s, STALLED_S

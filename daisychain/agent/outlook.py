@@ -6,6 +6,7 @@ compute more for each parameter, and gain more.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from daisychain.agent.seats import Seat, Together, ask
@@ -15,8 +16,8 @@ from daisychain.link.messages import FlowSent, Peer, SendFlow
 from daisychain.plan.advice import Decision, advise, decide, judge
 from daisychain.plan.devices import CPU, speed
 from daisychain.plan.forecast import Machine, Network, Question, best, forecast
-from daisychain.plan.shares import Cost
-from daisychain.plan.sync import parse
+from daisychain.plan.shares import Cost, fitting
+from daisychain.plan.sync import Sync, parse
 
 FIRST, SECOND, THIRD = 256 * 512, 512 * 512, 512 * 10
 """Weights of the reference model's layers (train/bench.py); a product with a layer is so many multiplications."""
@@ -27,11 +28,12 @@ BACKWARD = (FIRST + 2 * (SECOND + THIRD)) / (2 * FIRST + 3 * (SECOND + THIRD))
 GAMMA = 2 * (SECOND + THIRD) / (FIRST + 2 * (SECOND + THIRD))
 """Part of that before the first bucket leaves."""
 
-
 SHARED = 1.5
 """How many times as much a node must get through alone as beside the others for the medium to be shared."""
 FASTEST_MEDIUM_BYTES_PER_S = 60e6
 """More than all stations of a Wi-Fi get through together. Beyond it a processor may be what is shared."""
+MOST_STRETCH = 3.0
+"""Beyond this, the steps that were made together were disturbed by something else."""
 
 
 class Told(NamedTuple):
@@ -118,14 +120,15 @@ def question(
     network: as `measure` found it, for how the nodes' links compare; None: taken to be alike.
     Raises ValueError, KeyError or TypeError for a report that isn't one.
     """
+    told = zip(trial["costs"], trial["caps"], strict=True)
+    costs = fitting(batch, [Cost(float(fixed), float(each), int(cap) or None) for (fixed, each), cap in told])
     machines = tuple(
         # what comes after the first bucket, of the whole step, is all that matters
-        Machine(name, Cost(float(fixed), float(each)), backward=min(0.99, max(0.0, 1 - float(early))), gamma=0.0)
-        for name, (fixed, each), early in zip(names, trial["costs"], trial["early"], strict=True)
+        Machine(name, cost, backward=min(0.99, max(0.0, 1 - float(early))), gamma=0.0)
+        for name, cost, early in zip(names, costs, trial["early"], strict=True)
     )
     buckets = tuple(int(size) for size in trial["buckets"])
-    alone = [float(took) for most, took in trial["largest"] if int(most) >= batch]
-    return Question(
+    asked = Question(
         machines=machines,
         network=_calibrated(network, names, buckets, float(trial["exchange_s"]), float(trial["latency_s"])),
         buckets=buckets,
@@ -133,8 +136,18 @@ def question(
         sync=parse(sync),
         steps=steps,
         sums=int(trial["sums"]),
-        alone_s=min([*alone, *(machine.cost.step_s(batch) for machine in machines)]) if alone else None,
+        alone_s=float(trial["alone_s"]) or None,
     )
+    return replace(asked, stretch=_stretch(asked, trial["together"]))
+
+
+def _stretch(asked: Question, together: Mapping[str, Any] | None) -> float:
+    """How many times longer than foretold a step of all these nodes together is; 1.0 where they made none."""
+    if together is None:
+        return 1.0
+    # the trial sums 32-bit gradients whatever the run will do
+    foretold = forecast(replace(asked, sync=Sync("exact")), shares=[int(share) for share in together["shares"]])
+    return min(MOST_STRETCH, max(1 / MOST_STRETCH, float(together["step_s"]) / foretold.step_s))
 
 
 def _calibrated(

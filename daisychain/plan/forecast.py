@@ -10,7 +10,9 @@ and a constant for the chain's own work. gloo sums a bucket over N nodes in a ri
 node sends 2 (N - 1) / N of its bytes. Links of their own carry that as fast as the slowest node; a shared medium
 carries what all nodes send, one after the other.
 
-Not modelled: what the exchange takes of a processor that computes at the same time, casting to 16 bits, buffers.
+Not modelled, but measured where all have made whole steps together (`stretch`): what the exchange takes of a processor
+that computes at the same time, and that the slowest of several is slower than any one on average. A set of some nodes
+is taken to be stretched in proportion to how many others each of them waits for.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,6 +95,8 @@ class Question:
     """Small sums over all nodes in each step, beside those of gradients: of batch normalisation."""
     alone_s: float | None = None
     """Of a step that the fastest node does alone, where that was measured."""
+    stretch: float = 1.0
+    """How many times longer than foretold a step of all nodes together was, where that was measured."""
 
     def __post_init__(self) -> None:
         names = self.names
@@ -195,6 +199,8 @@ class _Solver:
         self._buckets = tuple(size * wire for size in question.buckets)
         alone = [cost.step_s(question.batch) for index, cost in enumerate(self._costs) if self._fits([index])]
         known = question.alone_s if question.alone_s is not None else min(alone, default=None)
+        # what a node does alone was foretold from what it did beside the others
+        self._alone_factor = known / min(alone) if known is not None and alone else 1.0
         self._alone_s = None if known is None else known + question.overhead_s
 
     def _fits(self, members: Sequence[int]) -> bool:
@@ -221,8 +227,12 @@ class _Solver:
         compute_s = max(cost.step_s(n) for cost, n in zip(costs, taken, strict=True))
         over_s = max(cost.finish_s(n, overlapped_s) for cost, n in zip(costs, taken, strict=True))
         sync, exposed_s = question.sync, over_s - compute_s + last_s
+        if len(members) == 1:
+            compute_s *= self._alone_factor
         compute_s += question.overhead_s
         exposed_s += 0.0 if local else question.sums * question.network.sum_s(names, 0)
+        others = (len(members) - 1) / max(1, len(question.machines) - 1)
+        exposed_s += 0.0 if local else (question.stretch - 1) * others * (compute_s + exposed_s)
         if local:
             sync, exposed_s = self._rounds(names, compute_s)
         step_s = compute_s + exposed_s

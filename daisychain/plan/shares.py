@@ -124,6 +124,12 @@ def cut(samples: int, shares: Sequence[float]) -> tuple[int, ...]:
     return tuple(parts)
 
 
+def fitting(batch: int, costs: Sequence[Cost]) -> list[Cost]:
+    """The costs, without their caps where these hold less than the batch: then it is tried all the same."""
+    holds = sum(batch if cost.cap is None else cost.cap for cost in costs) >= batch
+    return list(costs) if holds else [replace(cost, cap=None) for cost in costs]
+
+
 def solve(batch: int, costs: Sequence[Cost], overlapped_s: float = 0.0) -> tuple[int, ...]:
     """The shares that make the slowest rank finish as early as possible; they sum to `batch` exactly.
 
@@ -167,9 +173,11 @@ def _common_finish(batch: int, costs: Sequence[Cost], room: Sequence[int], overl
             changes.append((joins_s, speed / cost.early))
             if bounded_s < leaves_s:
                 changes.append((bounded_s, speed - speed / cost.early))
+                changes.append((leaves_s, -speed))
+            else:
+                changes.append((leaves_s, -speed / cost.early))
         else:
-            changes.append((joins_s, speed))
-        changes.append((leaves_s, -speed / cost.early if leaves_s <= bounded_s else -speed))
+            changes += [(joins_s, speed), (leaves_s, -speed)]
     changes.sort(key=lambda change: change[0])
     done, speed, now_s = 0.0, 0.0, changes[0][0]
     for at_s, change in changes:

@@ -90,17 +90,21 @@ def measure(
     step: Callable[[], None],
     slowdown: float,
     *,
+    each_s: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Seconds a step, over EACH_S of steps and at least FEWEST; each stretched by `slowdown` as in a run.
+    """Seconds a step, over `each_s` of steps and at least FEWEST; each stretched by `slowdown` as in a run.
+
+    each_s: None: EACH_S.
 
     The mean, not the median: under a CPU quota most short steps run at full speed and then one stalls for all.
     """
+    enough_s = EACH_S if each_s is None else each_s
     step()  # allocations and lazy set-up
     begun_s = before_s = clock()
     steps = 0
-    while steps < FEWEST or before_s - begun_s < EACH_S:
+    while steps < FEWEST or before_s - begun_s < enough_s:
         step()
         steps += 1
         if slowdown > 1:

@@ -63,6 +63,13 @@ class Exchange:
         finally:
             self.world_size, self.is_apart = world_size, False
 
+    def twin(self) -> "Exchange":
+        """The same ranks, by another door: it exchanges also while this one is apart. It must not outlive `close`."""
+        other = Exchange()
+        other.open(self.generation, self.world_size, self._backend)
+        other.broken = self.broken
+        return other
+
     @property
     def alone(self) -> bool:
         """Nobody to exchange with."""

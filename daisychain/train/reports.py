@@ -73,24 +73,28 @@ def plan(
 def trial(
     costs: Sequence[tuple[float, float]],
     early: Sequence[float],
-    largest: Sequence[tuple[int, float]],
     buckets: Sequence[int],
     exchange_s: float,
     latency_s: float,
+    alone_s: float,
+    together: tuple[Sequence[int], float] | None,
+    caps: Sequence[int],
     sums: int,
     why: str,
 ) -> Report:
     """What trying the run's own model before the first step has shown; lists are in rank order.
 
-    costs: (fixed_s, per_sample_s) of a step. early: part of it that is over when the first bucket leaves. largest:
-    the most samples that were tried at once, and seconds of that. buckets: bytes of each, in order. exchange_s: of all
-    of them. latency_s: of a sum of next to nothing. sums: further small ones in a step, of batch normalisation.
-    why: why the model couldn't be tried; then the rest says nothing.
+    costs: (fixed_s, per_sample_s) of a step. early: part of it that is over when the first bucket leaves. buckets:
+    bytes of each, in order. exchange_s: of all of them. latency_s: of a sum of next to nothing. alone_s: of the whole
+    batch on the fastest rank, 0 where unknown. together: shares, and seconds of a whole step that all made with them.
+    caps: samples that memory holds, 0 where unknown. sums: further small ones in a step, of batch normalisation. why:
+    why the model couldn't be tried; then the rest says nothing.
     """
     return {
         "kind": "trial", "costs": [list(cost) for cost in costs], "early": list(early),
-        "largest": [list(point) for point in largest], "buckets": list(buckets), "exchange_s": exchange_s,
-        "latency_s": latency_s, "sums": sums, "why": why,
+        "buckets": list(buckets), "exchange_s": exchange_s, "latency_s": latency_s, "alone_s": alone_s,
+        "together": together and {"shares": list(together[0]), "step_s": together[1]}, "caps": list(caps),
+        "sums": sums, "why": why,
     }  # fmt: skip
 
 

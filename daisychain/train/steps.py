@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from daisychain.errors import LinkError, ScriptError
-from daisychain.plan.shares import Cost, cut, equal, solve
+from daisychain.plan.shares import Cost, cut, equal, fitting, solve
 from daisychain.train import checkpoint, knobs, reports
 from daisychain.train.balance import COLD_STEPS, Balancer, Schedule, first_costs, typical
 from daisychain.train.batches import Piece
 from daisychain.train.crew import FRESH, Crew, Standing
+from daisychain.train.exchange import Exchange
 from daisychain.train.meter import Meter, Times
 from daisychain.train.micro import Parts
 from daisychain.train.randomness import begin_attempt
@@ -70,7 +71,7 @@ class Steps:
         """Whether all ranks try the model in the next forward."""
         self._timing = knobs.Timing()
         self._parts = Parts()
-        self._exchange = crew.exchange
+        self._exchange = self._sums = crew.exchange
         self.finished = self._first = 0
         self.epoch = self.index = 0
         """The pass over the data, and the batch in it, that come next."""
@@ -81,6 +82,8 @@ class Steps:
         self._drop_last = False
         self._length = self._samples = self._lookahead = self._batch = 0
         self._formed, self._fresh = False, True
+        self._caps: dict[str, int] = {}
+        """By rank name, the most samples that its memory holds, where that is known."""
         self._planned: Schedule | None = None
         self._balancer: Balancer | None = None
         self._piece: Piece | None = None
@@ -176,7 +179,10 @@ class Steps:
 
     def _first_shares(self, everyone: Sequence[Standing]) -> tuple[tuple[int, ...], list[Cost]]:
         speeds = self._crew.formation.speeds
-        known = [Cost(fixed_s, per_sample_s) for fixed_s, per_sample_s in speeds]
+        names = self._crew.formation.names
+        caps = [self._caps.get(name) for name in names] if len(names) == len(speeds) else [None] * len(speeds)
+        found = [Cost(fixed_s, per_sample_s, cap) for (fixed_s, per_sample_s), cap in zip(speeds, caps, strict=True)]
+        known = fitting(self._batch, found)
         usable = self._unequal and len(known) == len(everyone) and all(cost.per_sample_s > 0 for cost in known)
         if not usable or len(everyone) == 1:
             return equal(self._batch, len(everyone)), known or [Cost(0.0, 1.0) for _ in everyone]
@@ -189,13 +195,18 @@ class Steps:
         return self._weighed
 
     @contextmanager
-    def set_aside(self) -> Iterator[None]:
-        """Inside, other pieces may be computed; afterwards the step goes on as if it had just begun."""
+    def set_aside(self, sums: Exchange | None = None) -> Iterator[None]:
+        """Inside, other pieces may be computed; afterwards the step goes on as if it had just begun.
+
+        sums: by which layers that look at the whole batch still do so; None: they look at this rank's.
+        """
         kept = self._weighed, self._counted, self._acts
+        self._sums = sums or self._exchange
         try:
             with self._exchange.apart():
                 yield
         finally:
+            self._sums = self._exchange
             self._weighed, self._counted, self._acts = kept
             begin_attempt(self)
 
@@ -207,10 +218,13 @@ class Steps:
         self._meter.begin()
         if self._balancer is None or not costs or not all(cost.per_sample_s > 0 for cost in costs):
             return
+        names = self._crew.formation.names
+        self._caps = {name: cost.cap for name, cost in zip(names, costs, strict=True) if cost.cap is not None}
+        costs = fitting(self._batch, costs)
         before, shares = self._schedule.at(self.finished), solve(self._batch, costs)
         first = self.finished + 1 + self._lookahead
         self._schedule.change(first, shares)
-        self._balancer = Balancer(shares, costs, self._crew.formation.names, skip=COLD_STEPS)
+        self._balancer = Balancer(shares, costs, names, skip=COLD_STEPS)
         if shares != before:
             self._tell(reports.shares(first + 1, shares, "the model itself was tried on every node"))
 
@@ -428,7 +442,7 @@ class Steps:
         return self._crew.formation.world_size if self._exchange.is_apart else self._exchange.world_size
 
     def total(self, values: Tensor) -> Tensor:
-        return self._exchange.total(values)
+        return self._sums.total(values)
 
     def weigh(self, piece: Piece) -> None:
         """Gradients from now on come from this piece."""

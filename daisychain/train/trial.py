@@ -1,9 +1,12 @@
 """The run's own model, tried before its first step: what a step of it takes on this rank, and what an exchange takes.
 
-In the first forward of a run its inputs are known. There each rank alone makes some steps of the real model over
-several numbers of these samples, loading, forward, backward and optimizer, then all sum a step's gradients together a
-few times. Afterwards everything is as it was before, and the forward goes on. What the loss itself costs isn't known:
-the log of a sum of exponentials of the outputs stands for it, the larger part of a cross entropy.
+In the first forward of a run its inputs are known. There each rank makes some steps of the real model over several
+numbers of these samples, loading, forward, backward and optimizer; the fastest does the whole batch while the others
+rest, as it would alone; then all sum a step's gradients together a few times, and make some whole steps together.
+These show what no sum of the parts does: that processors which compute and exchange at once do both more slowly, and
+that whoever waits for the slowest of several waits longer than for any one. Afterwards everything is as it was before,
+and the forward goes on. What the loss itself costs isn't known: the log of a sum of exponentials of the outputs stands
+for it, the larger part of a cross entropy.
 """
 
 import random
@@ -19,7 +22,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from daisychain.plan.shares import Cost
+from daisychain.plan.shares import Cost, fitting, solve
 from daisychain.train import reports
 from daisychain.train.batches import Piece
 from daisychain.train.bench import measure
@@ -34,8 +37,16 @@ except ImportError:  # Windows
 
 FEWEST_SAMPLES = 2
 """Batch normalisation refuses a single one."""
+EACH_S = 0.5
+"""For each number of samples: several periods of a CPU quota (0.1 s)."""
 PATIENCE_S = 6.0
 """No further number of samples after this."""
+TOGETHER_S = 1.2
+"""Of whole steps, all together; ..."""
+FEWEST_TOGETHER = 3
+"""... where fewer than these fit into it, the exchange is so slow that nothing else counts."""
+LEAST_GROWTH_BYTES = 8 * 2**20
+"""What more samples must have taken for their memory to be known: allocators keep some in hand."""
 ENOUGH_S = 1.0
 """An exchange that takes longer than this is timed on a part of the gradients."""
 ROUNDS_S = 0.6
@@ -60,10 +71,20 @@ class Measured(NamedTuple):
     """The most samples that were tried at once ..."""
     largest_ns: int = 0
     """... and what they took."""
+    cap: int = 0
+    """The most samples that memory holds; 0: unknown."""
 
     @property
     def cost(self) -> Cost:
-        return Cost(self.fixed_ns / 1e9, self.per_sample_ps / 1e12)
+        return Cost(self.fixed_ns / 1e9, self.per_sample_ps / 1e12, self.cap or None)
+
+
+class Together(NamedTuple):
+    """Whole steps that all ranks made together."""
+
+    shares: tuple[int, ...]
+    """Samples of each, in rank order."""
+    step_s: float
 
 
 class Trial(NamedTuple):
@@ -76,6 +97,9 @@ class Trial(NamedTuple):
     """Of all of them, while nobody computes, on the slowest rank."""
     latency_s: float
     """Of a sum of next to nothing."""
+    alone_s: float = 0.0
+    """Of the whole batch on the fastest rank while the others rest; 0: unknown."""
+    together: Together | None = None
     why: str = ""
     """Why the model couldn't be tried here; empty where it could."""
 
@@ -89,10 +113,12 @@ class Trial(NamedTuple):
         return reports.trial(
             costs=[(rank.cost.fixed_s, rank.cost.per_sample_s) for rank in self.ranks],
             early=[rank.early / PARTS for rank in self.ranks],
-            largest=[(rank.largest, rank.largest_ns / 1e9) for rank in self.ranks],
             buckets=self.buckets,
             exchange_s=self.exchange_s,
             latency_s=self.latency_s,
+            alone_s=self.alone_s,
+            together=self.together,
+            caps=[rank.cap for rank in self.ranks],
             sums=sums,
             why=self.why or ("" if self.known else "another node couldn't try its model"),
         )
@@ -122,8 +148,9 @@ class Course(Protocol):
     def weigh(self, piece: Piece) -> None:
         """Make this piece the current one."""
 
-    def set_aside(self) -> AbstractContextManager[None]:
-        """Inside, other pieces may be computed, by this rank alone."""
+    def set_aside(self, sums: Exchange | None = None) -> AbstractContextManager[None]:
+        """Inside, other pieces may be computed, by this rank alone; with `sums`, layers that look at the whole batch
+        do so by it."""
 
 
 class Bench:
@@ -158,29 +185,33 @@ class Bench:
 
         rows: where the inputs came from. buckets: parameters whose gradients leave together.
         """
-        why, mine, piece = "", Measured(), self._course.piece_now
+        why, mine, step, piece = "", Measured(), None, self._course.piece_now
         if len(self._training.models) != 1 or piece is None:
             why = f"the script trains {len(self._training.models)} models"
-        else:
-            with self._put_back(), self._course.set_aside():
+        sizes_sent = tuple(sum(p.numel() * p.element_size() for p in bucket) for bucket in buckets)
+        with self._put_back():
+            if piece is not None and not why:
                 try:
                     step = _Step(self._course, self._training, model, args, kwargs, piece, rows)
-                    mine = self._measure(step, buckets, self._sizes())
+                    with self._course.set_aside():
+                        mine = self._measure(step, buckets, self._sizes())
                 except Exception as error:  # the script's own code, called in another way than it calls it
                     why = f"its model couldn't be tried by itself ({type(error).__name__}: {error})"
-        everyone = [Measured(*numbers) for numbers in self._exchange.gather(list(mine))]
-        sizes_sent = tuple(sum(p.numel() * p.element_size() for p in bucket) for bucket in buckets)
-        exchange_s, latency_s = self._time_exchange(sizes_sent)
-        if self._exchange.broken:
-            return None
-        return Trial(tuple(everyone), sizes_sent, exchange_s, latency_s, why)
+            everyone = tuple(Measured(*numbers) for numbers in self._exchange.gather(list(mine)))
+            exchange_s, latency_s = self._time_exchange(sizes_sent)
+            found = Trial(everyone, sizes_sent, exchange_s, latency_s, why=why)
+            if step is not None and found.known:
+                # what has worked for all so far works again
+                found = found._replace(alone_s=self._time_alone(step, everyone))
+                found = found._replace(together=self._time_together(step, buckets, found))
+        return None if self._exchange.broken else found
 
     def _sizes(self) -> tuple[int, ...]:
-        """The planned share and a larger one; on the rank with the largest the whole batch, which it would do alone."""
+        """The planned share and a larger one."""
         shares, me = self._course.shares_now, self._course.rank
         batch = sum(shares)
         share = min(batch, max(FEWEST_SAMPLES, shares[me]))
-        larger = batch if me == shares.index(max(shares)) else min(batch, max(2 * share, batch // len(shares)))
+        larger = min(batch, max(2 * share, batch // len(shares)))
         most = min(batch, self._most or batch)
         return (share, larger) if larger <= most else (max(FEWEST_SAMPLES, most // 2), max(FEWEST_SAMPLES, most))
 
@@ -201,14 +232,19 @@ class Bench:
 
     def _measure(self, step: "_Step", buckets: Sequence[Sequence[nn.Parameter]], sizes: Sequence[int]) -> Measured:
         points: list[tuple[int, float]] = []
-        early, first, used = 1.0, buckets[0], memory()
+        used: list[tuple[int, Memory]] = []
+        early, first, before = 1.0, buckets[0], memory()
         others = [parameter for bucket in buckets[1:] for parameter in bucket]
         begun_s = time.perf_counter()
         for size in sorted(set(sizes)):
-            if points and (time.perf_counter() - begun_s > PATIENCE_S or not fits(size, points[-1][0], used, memory())):
+            if points and (
+                time.perf_counter() - begun_s > PATIENCE_S or not fits(size, points[-1][0], before, memory())
+            ):
                 break
             with _watching(first, others) as seen:
-                points.append((size, measure(partial(self._watched, partial(step, size), seen), self._slowdown)))
+                watched = partial(self._watched, partial(step, size), seen)
+                points.append((size, measure(watched, self._slowdown, each_s=EACH_S)))
+            used.append((size, memory()))
             early = sum(seen.parts) / len(seen.parts) if seen.parts else 1.0
         cost = line(points)
         return Measured(
@@ -218,6 +254,7 @@ class Bench:
             min(PARTS, max(1, round(early * PARTS))),
             points[-1][0],
             round(points[-1][1] * 1e9),
+            0 if any(p.is_cuda for p in step.parameters) else most_samples(used),
         )
 
     def _watched(self, step: Callable[[], None], seen: "_Seen") -> None:
@@ -225,6 +262,46 @@ class Bench:
         step()
         self._settle()
         seen.end()
+
+    def _time_alone(self, step: "_Step", everyone: Sequence[Measured]) -> float:
+        """Seconds of the whole batch on the rank that is fastest with it, while the others wait for it; 0: unknown."""
+        batch = sum(self._course.shares_now)
+        able = [n for n, rank in enumerate(everyone) if (self._most or batch) >= batch and (rank.cap or batch) >= batch]
+        fastest = min(able, key=lambda n: everyone[n].cost.step_s(batch), default=None)
+        took_s = 0.0
+        if fastest == self._course.rank:
+            with self._course.set_aside():
+                took_s = measure(partial(self._settled, step, batch), self._slowdown, each_s=EACH_S)
+        return self._slowest(took_s)
+
+    def _settled(self, step: "_Step", samples: int) -> None:
+        step(samples)
+        self._settle()
+
+    def _time_together(self, step: "_Step", buckets: Sequence[Sequence[nn.Parameter]], found: Trial) -> Together | None:
+        """Whole steps over the shares that go by what was found; None where there is no time for some."""
+        batch, costs = sum(self._course.shares_now), [rank.cost for rank in found.ranks]
+        shares = solve(batch, fitting(batch, costs))
+        expected_s = max(cost.step_s(n) for cost, n in zip(costs, shares, strict=True)) + found.exchange_s
+        number = round(TOGETHER_S / expected_s)
+        if number < FEWEST_TOGETHER or max(shares) > (self._most or batch):
+            return None
+        share, twin = max(FEWEST_SAMPLES, shares[self._course.rank]), self._exchange.twin()
+        with self._course.set_aside(twin), _sending(buckets, twin) as sender:
+            for at in range(number + 1):
+                if at == 1:  # the first one is for allocations
+                    self._exchange.gather([0])
+                    begun_s = time.perf_counter()
+                before_s = time.perf_counter()
+                step(share, shares, sender.begin)
+                self._settle()
+                if self._slowdown > 1:
+                    time.sleep((time.perf_counter() - before_s) * (self._slowdown - 1))
+                sender.finish()
+            took_s = (time.perf_counter() - begun_s) / number
+        if twin.broken:
+            self._exchange.fail(ConnectionError(twin.broken))
+        return Together(shares, self._slowest(took_s))
 
     def _time_exchange(self, buckets: Sequence[int]) -> tuple[float, float]:
         """Seconds of summing all buckets one after the other, and of a sum of next to nothing; the slowest rank's."""
@@ -274,17 +351,24 @@ class _Step:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         if not any(_is_batch(tensor, len(piece.rows)) for tensor in tensors):
             raise ValueError(f"none of its inputs has the batch's {len(piece.rows)} samples in its first dimension")
+        self.parameters = list(model.parameters())
 
-    def __call__(self, samples: int) -> None:
+    def __call__(
+        self, samples: int, shares: tuple[int, ...] = (), backwards: Callable[[], None] = lambda: None
+    ) -> None:
+        """shares: of all ranks, in a step that all make together. backwards: called before the backward pass."""
         have = len(self._piece.rows)
         index = torch.tensor(list(islice(cycle(range(have)), samples)))
         rows = self._piece.rows[index]
         self._rows.fetch(rows)
-        self._course.weigh(self._piece._replace(rows=rows, share=samples, batch=samples, shares=(samples,), first=0))
+        shares = shares or (samples,)
+        now = self._piece._replace(rows=rows, share=samples, batch=sum(shares), shares=shares, first=0)
+        self._course.weigh(now)
         taken = [self._take(value, index) for value in self._args]
         outputs = self._model(*taken, **{name: self._take(value, index) for name, value in self._kwargs.items()})
-        for parameter in self._model.parameters():
+        for parameter in self.parameters:
             parameter.grad = None
+        backwards()
         torch.autograd.backward(_stand_in(outputs))
         for optimizer in self._training.optimizers:
             # past what keeps it still in dropped steps, and past its schedulers' counting
@@ -315,6 +399,51 @@ class _Seen:
     def end(self) -> None:
         if self._bucket_s:
             self.parts.append(1 - (self._last_s - self._bucket_s) / (time.perf_counter() - self._begun_s))
+
+
+class _Sender:
+    """Sums of as many zeros as a step has gradients, each bucket's once all its gradients are complete."""
+
+    def __init__(self, buckets: Sequence[Sequence[nn.Parameter]], exchange: Exchange) -> None:
+        self._exchange, self._sizes = exchange, [len(bucket) for bucket in buckets]
+        self._zeros = [torch.zeros(sum(p.numel() for p in bucket), dtype=bucket[0].dtype) for bucket in buckets]
+        self._missing: list[int] = []
+        self._sent: list[Any] = []
+
+    def begin(self) -> None:
+        """A backward pass begins."""
+        self._missing, self._sent = list(self._sizes), []
+
+    def gradient(self, bucket: int) -> None:
+        """One of a bucket's gradients is complete. The last bucket waits for the end of the step, as in a run."""
+        self._missing[bucket] -= 1
+        while len(self._sent) < len(self._sizes) - 1 and not self._missing[len(self._sent)]:
+            self._send()
+
+    def finish(self) -> None:
+        """Send what is left, and wait until all has arrived."""
+        while len(self._sent) < len(self._sizes):
+            self._send()
+        for work in self._sent:
+            self._exchange.finish(work)
+
+    def _send(self) -> None:
+        self._sent.append(self._exchange.start(self._zeros[len(self._sent)]))
+
+
+@contextmanager
+def _sending(buckets: Sequence[Sequence[nn.Parameter]], exchange: Exchange) -> Iterator[_Sender]:
+    sender = _Sender(buckets, exchange)
+    handles = [
+        parameter.register_post_accumulate_grad_hook(lambda _, at=at: sender.gradient(at))  # type: ignore[no-untyped-call]
+        for at, bucket in enumerate(buckets)
+        for parameter in bucket
+    ]
+    try:
+        yield sender
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
@@ -348,6 +477,19 @@ def memory() -> Memory:
 def fits(samples: int, tried: int, before: Memory, after: Memory) -> bool:
     """Whether so many samples leave half of the free memory, going by what `tried` of them have taken."""
     return (after.used - before.used) / max(1, tried) * (samples - tried) < after.free / 2
+
+
+def most_samples(used: Sequence[tuple[int, Memory]]) -> int:
+    """How many samples of a step half of the free memory holds, beside what is taken; 0: unknown.
+
+    used: after steps over so many samples. A model and its optimizer take the same for few samples as for many, so the
+    difference counts.
+    """
+    (few, before), (many, after) = used[0], used[-1]
+    growth = after.used - before.used
+    if many <= few or growth < LEAST_GROWTH_BYTES:
+        return 0
+    return many + int(after.free / 2 / (growth / (many - few)))
 
 
 def _is_batch(value: Tensor, samples: int) -> bool:

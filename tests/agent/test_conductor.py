@@ -251,7 +251,8 @@ async def test_a_run_from_launch_to_report(tmp_path: Path) -> None:
 
 
 TRIAL = {
-    "kind": "trial", "costs": [[0.0, 0.001], [0.0, 0.002]], "early": [1.0, 1.0], "largest": [[96, 0.096], [96, 0.192]],
+    "kind": "trial", "costs": [[0.0, 0.001], [0.0, 0.002]], "early": [1.0, 1.0], "alone_s": 0.096, "together": None,
+    "caps": [0, 0],
     "buckets": [1_000_000], "exchange_s": 0.001, "latency_s": 0.0001, "sums": 0, "why": "",
 }  # fmt: skip
 PLAN = {"kind": "plan", "steps": 100, "epochs": 1, "batch": 96, "shares": [64, 32]}

@@ -112,8 +112,8 @@ def test_the_network_in_words() -> None:
 
 TRIAL = {
     "costs": [[0.0, 0.001], [0.0, 0.002], [0.0, 0.004]], "early": [1.0, 1.0, 1.0],
-    "largest": [[700, 0.7], [350, 0.7], [300, 1.2]], "buckets": [600_000, 400_000], "exchange_s": 0.001,
-    "latency_s": 0.0001, "sums": 0, "why": "",
+    "buckets": [600_000, 400_000], "exchange_s": 0.001, "latency_s": 0.0001, "alone_s": 0.7, "together": None,
+    "caps": [0, 0, 0], "sums": 0, "why": "",
 }  # fmt: skip
 
 
@@ -149,12 +149,30 @@ def test_a_chain_that_loses_is_refused_with_the_node_to_use_or_leaves_the_others
 
 
 def test_the_fastest_node_alone_is_as_it_was_measured() -> None:
-    # on the whole batch it is slower than its share made it look
-    foretold, _ = foretell(asked(largest=[[700, 0.9], [350, 0.7], [300, 1.2]]))
-    assert foretold.alone_samples_per_second == pytest.approx(1000), "as fast as its cost says"
-    foretold, _ = foretell(asked(costs=[[0.0, 0.0015], [0.0, 0.002], [0.0, 0.004]]))
-    assert foretold.alone_samples_per_second == pytest.approx(1000)
-    assert asked(largest=[[400, 0.4], [350, 0.7], [300, 1.2]]).alone_s is None
+    # beside the others it seemed slower than it is
+    foretold, _ = foretell(asked(alone_s=0.35))
+    assert foretold.alone_samples_per_second == pytest.approx(2000)
+    assert foretold.best == ("head",), "and so a set of it alone is told"
+    assert foretold.best_speedup == pytest.approx(1)
+    assert asked(alone_s=0).alone_s is None
+
+
+def test_a_step_that_all_made_together_stretches_what_is_foretold_of_all_and_less_of_some() -> None:
+    plain = asked(sums=2)
+    whole = forecast(plain)
+    stretched = asked(sums=2, together={"shares": list(whole.shares), "step_s": 1.4 * whole.step_s})
+    assert stretched.stretch == pytest.approx(1.4)
+    assert forecast(stretched).step_s == pytest.approx(1.4 * whole.step_s)
+    assert forecast(stretched).compute_s == whole.compute_s
+    two = ("head", "mid")
+    assert forecast(stretched, two).step_s == pytest.approx(1.2 * forecast(plain, two).step_s)
+    assert forecast(stretched, ["head"]) == forecast(plain, ["head"])
+    assert asked(together={"shares": [400, 200, 100], "step_s": 100.0}).stretch == 3.0, "something disturbed it"
+
+
+def test_no_node_is_to_take_more_than_its_memory_holds_unless_all_together_hold_too_little() -> None:
+    assert forecast(asked(caps=[0, 50, 0])).shares[1] == 50
+    assert forecast(asked(caps=[100, 50, 100])).shares == forecast(asked()).shares
 
 
 def test_the_network_is_as_fast_as_the_ranks_sums_and_as_uneven_as_the_agents_flows() -> None:
@@ -168,7 +186,7 @@ def test_the_network_is_as_fast_as_the_ranks_sums_and_as_uneven_as_the_agents_fl
 
 
 def test_a_report_that_is_none_is_an_error() -> None:
-    for wrong in ({"costs": [[0.0, 0.001]]}, {"buckets": []}, {"early": ["x"] * 3}, {"largest": 3}):
+    for wrong in ({"costs": [[0.0, 0.001]]}, {"buckets": []}, {"early": ["x"] * 3}, {"together": 3}):
         with pytest.raises((ValueError, TypeError)):
             asked(**wrong)
 

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from daisychain.errors import UsageError
-from daisychain.plan.shares import GROWTH, PROBE, Balance, Cost, Measured, cut, equal, replan, solve
+from daisychain.plan.shares import GROWTH, PROBE, Balance, Cost, Measured, cut, equal, fitting, replan, solve
 
 costs = st.lists(
     st.builds(
@@ -33,6 +33,18 @@ NAMES = ("head", "mid", "old")
 
 def slowest(shares, all_costs, overlapped_s=0.0):
     return max(cost.finish_s(n, overlapped_s) for cost, n in zip(all_costs, shares, strict=True) if n)
+
+
+def test_a_rank_without_room_that_would_overlap_takes_nothing_from_the_others():
+    full = Cost(0.0, 0.002, 0, 0.5)
+    assert solve(1, [Cost(0.0, 0.004), Cost(0.0, 0.004), full]) in ((1, 0, 0), (0, 1, 0))
+
+
+def test_caps_that_do_not_hold_the_batch_together_are_none():
+    few, free = Cost(0.0, 0.1, 3), Cost(0.0, 0.1)
+    assert fitting(6, [few, few]) == [few, few]
+    assert fitting(7, [few, few]) == [free, free]
+    assert fitting(7, [few, free]) == [few, free]
 
 
 @settings(deadline=None)

@@ -9,19 +9,20 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from daisychain.plan.shares import Cost
-from daisychain.train import bench, trial
+from daisychain.train import trial
 from daisychain.train.batches import SharedLoader, piece
 from daisychain.train.exchange import Exchange
 from daisychain.train.state import Training, pack
-from daisychain.train.trial import PARTS, Bench, Measured, Memory, Trial, fits, line
+from daisychain.train.trial import PARTS, Bench, Measured, Memory, Trial, fits, line, most_samples
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch):
-    monkeypatch.setattr(bench, "EACH_S", 0.01)
+    monkeypatch.setattr(trial, "EACH_S", 0.01)
     monkeypatch.setattr(trial, "ROUNDS_S", 0.001)
+    monkeypatch.setattr(trial, "TOGETHER_S", 0.05)
 
 
 class Course:
@@ -39,7 +40,7 @@ class Course:
         self.weighed.append(len(piece.rows))
 
     @contextmanager
-    def set_aside(self):
+    def set_aside(self, sums=None):
         self.apart = True
         yield
         self.apart = False
@@ -71,15 +72,18 @@ def test_a_model_that_can_be_tried_has_a_cost_for_its_share_and_for_the_whole_ba
     assert not found.why
     (mine,) = found.ranks
     assert mine.per_sample_ps > 0
-    assert mine.largest == 12, "the rank with the largest share does the whole batch alone"
+    assert mine.largest == 12
     assert mine.largest_ns > 0
+    assert found.alone_s > 0
+    assert found.together.shares == (12,), "of those that were tried"
+    assert found.together.step_s > 0
     assert 0 < mine.early < PARTS, "the first bucket leaves before backward is over"
     assert set(setting.course.weighed) == {8, 12}
     assert found.buckets == tuple(4 * p.numel() for p in reversed(list(setting.model.parameters())))
     report = found.report(4)
     assert report["kind"] == "trial"
     assert (report["sums"], report["why"]) == (4, "")
-    assert len(report["costs"]) == len(report["early"]) == len(report["largest"]) == 1
+    assert len(report["costs"]) == len(report["early"]) == len(report["caps"]) == 1
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -187,6 +191,27 @@ def test_memory_is_judged_by_what_fewer_samples_took():
     assert fits(10**9, 10, after, after), "nothing was taken"
 
 
+def test_a_node_holds_what_its_free_memory_does_beside_what_is_taken():
+    mb = 2**20
+    few, many = (10, Memory(100 * mb, 0)), (30, Memory(120 * mb, 400 * mb))
+    assert most_samples([few, many]) == 230, "1 MB each, and 200 are free"
+    assert most_samples([few]) == 0
+    assert most_samples([few, (30, Memory(101 * mb, 400 * mb))]) == 0, "that may as well be the allocator's"
+
+
+def test_where_an_exchange_takes_longer_than_there_is_time_for_nothing_is_made_together(monkeypatch):
+    monkeypatch.setattr(trial, "TOGETHER_S", 0.0)
+    assert setting_together() is None
+
+
+def test_the_whole_batch_is_not_made_alone_where_it_may_not_be_computed_at_once():
+    assert Setting(most=6).run().alone_s == 0
+
+
+def setting_together():
+    return Setting().run().together
+
+
 def test_all_ranks_must_be_known():
     good = Measured(1, 0, 5)
     assert Trial((good, good), (4,), 0.1, 0.01).known
@@ -231,6 +256,9 @@ def test_ranks_that_have_tried_their_model_train_as_if_they_had_not(start, tmp_p
     assert report["exchange_s"] > 0
     assert report["latency_s"] > 0
     assert report["sums"] == 2
+    assert report["alone_s"] > 0
+    assert sum(report["together"]["shares"]) == 20
+    assert report["together"]["step_s"] > 0
     assert [line["step"] for line in said if line["kind"] == "step"] == list(range(1, 16))
     alone = start(RANKS, 1, args=("plain",), name="plain.py")
     assert alone.finish()[0][0] == 0

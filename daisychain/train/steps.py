@@ -442,7 +442,14 @@ class Steps:
         return self._crew.formation.world_size if self._exchange.is_apart else self._exchange.world_size
 
     def total(self, values: Tensor) -> Tensor:
-        return self._sums.total(values)
+        """Summed over all ranks, which is waiting, not computing."""
+        if self._sums.alone:
+            return values
+        self._meter.ready()
+        try:
+            return self._sums.total(values)
+        finally:
+            self._meter.reduced()
 
     def weigh(self, piece: Piece) -> None:
         """Gradients from now on come from this piece."""
@@ -454,7 +461,7 @@ class Steps:
         own = self._parts.count(mine)
         if self._parts.is_open:
             return
-        everyone = float(self._exchange.total(torch.tensor([own], dtype=torch.float64)))
+        everyone = float(self.total(torch.tensor([own], dtype=torch.float64)))
         whole = self.batch if self._parts.many else mine
         self._counted = whole / everyone if everyone else 0.0
 

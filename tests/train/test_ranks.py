@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -111,6 +112,40 @@ def difference(path, state):
     saved = torch.load(path, weights_only=True)
     assert list(saved) == list(state)
     return max(float((saved[k] - state[k]).abs().max() / state[k].abs().max()) for k in state)
+
+
+NORMED = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import daisychain
+
+chain = daisychain.init()
+data = TensorDataset(torch.randn(512, 64), torch.randn(512, 1))
+model = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+model, optimizer, loader = chain.prepare(model, optimizer, DataLoader(data, batch_size=64))
+for epoch in chain.epochs(4):
+    for x, y in loader:
+        time.sleep(0.02 * chain.rank)
+        loss = nn.functional.mse_loss(model(x), y)
+        chain.count(len(y))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_waiting_for_the_others_in_a_layer_that_looks_at_the_whole_batch_is_not_computing(start):
+    fast, slow = start(NORMED, 2, settings={"equal": True})
+    computed = []
+    for rank in (fast, slow):
+        code, said = rank.finish()
+        assert code == 0, said[-3:]
+        times = [report["compute_ms"] for report in said if report["kind"] == "step"]
+        computed.append(statistics.median(times[4:]))
+    assert computed[1] > 2 * computed[0]
 
 
 def test_unequal_shares_alone_and_torchrun_all_train_the_same_model(start, tmp_path):

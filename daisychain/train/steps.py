@@ -202,12 +202,14 @@ class Steps:
         """
         kept = self._weighed, self._counted, self._acts
         self._sums = sums or self._exchange
+        self._meter.drop()
         try:
             with self._exchange.apart():
                 yield
         finally:
             self._sums = self._exchange
             self._weighed, self._counted, self._acts = kept
+            self._meter.begin()
             begin_attempt(self)
 
     def know(self, costs: Sequence[Cost]) -> None:

@@ -27,6 +27,7 @@ from daisychain.train import reports
 from daisychain.train.batches import Piece
 from daisychain.train.bench import measure
 from daisychain.train.exchange import Exchange
+from daisychain.train.reducer import Bucket
 from daisychain.train.state import Training
 from daisychain.train.undo import gradients, put_gradients
 
@@ -402,33 +403,37 @@ class _Seen:
 
 
 class _Sender:
-    """Sums of as many zeros as a step has gradients, each bucket's once all its gradients are complete."""
+    """Exchanges a step's gradients as the reducer does: a bucket's sum begins once all its gradients are complete."""
 
     def __init__(self, buckets: Sequence[Sequence[nn.Parameter]], exchange: Exchange) -> None:
-        self._exchange, self._sizes = exchange, [len(bucket) for bucket in buckets]
-        self._zeros = [torch.zeros(sum(p.numel() for p in bucket), dtype=bucket[0].dtype) for bucket in buckets]
-        self._missing: list[int] = []
+        self._exchange, self._buckets = exchange, [Bucket(list(bucket), 0) for bucket in buckets]
         self._sent: list[Any] = []
 
     def begin(self) -> None:
         """A backward pass begins."""
-        self._missing, self._sent = list(self._sizes), []
+        self._sent = []
+        for bucket in self._buckets:
+            bucket.missing = len(bucket.parameters)
 
     def gradient(self, bucket: int) -> None:
         """One of a bucket's gradients is complete. The last bucket waits for the end of the step, as in a run."""
-        self._missing[bucket] -= 1
-        while len(self._sent) < len(self._sizes) - 1 and not self._missing[len(self._sent)]:
+        self._buckets[bucket].missing -= 1
+        while len(self._sent) < len(self._buckets) - 1 and not self._buckets[len(self._sent)].missing:
             self._send()
 
     def finish(self) -> None:
-        """Send what is left, and wait until all has arrived."""
-        while len(self._sent) < len(self._sizes):
+        """Send what is left, wait until all has arrived, and give every parameter its sum."""
+        while len(self._sent) < len(self._buckets):
             self._send()
         for work in self._sent:
             self._exchange.finish(work)
+        for bucket in self._buckets:
+            bucket.hand_out([False] * len(bucket.parameters))
 
     def _send(self) -> None:
-        self._sent.append(self._exchange.start(self._zeros[len(self._sent)]))
+        bucket = self._buckets[len(self._sent)]
+        bucket.fill(1 / self._exchange.world_size)
+        self._sent.append(self._exchange.start(bucket.buffer))
 
 
 @contextmanager

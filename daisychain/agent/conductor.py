@@ -1,11 +1,10 @@
-"""A head's part of a run: prepare, ship, start, follow, end, report. The decisions are in run/ and plan/."""
+"""A head's part of a run from the first rank to the report. The decisions are in run/ and plan/."""
 
 import asyncio
 import base64
 import contextlib
 import logging
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
@@ -14,27 +13,19 @@ from typing import Any
 
 import msgspec
 
-from daisychain.agent import bundles, inspection, mesh, modules, outlook, relays
-from daisychain.agent.launch import Cargo, folder_name, pack_job, pack_script, run_name
-from daisychain.agent.preflight import check, judge_paths
-from daisychain.agent.seats import Seat, Side, listen, named, speeds, try_paths
+from daisychain.agent import bundles, mesh, outlook
+from daisychain.agent.chronicle import Chronicle
+from daisychain.agent.launch import folder_name, run_name
+from daisychain.agent.preflight import check
+from daisychain.agent.preparation import Preparation
+from daisychain.agent.seats import Seat, Side, named, speeds
 from daisychain.config import Paths, Settings
-from daisychain.errors import DaisyError, DataError, LinkError, PreflightError, UsageError, about
+from daisychain.errors import DaisyError, LinkError, PreflightError, UsageError
 from daisychain.facts import Foretold, Node, RunSpec, RunState, Verdict
-from daisychain.link.messages import (
-    EndRun,
-    FetchBlob,
-    File,
-    OrderRank,
-    PrepareRun,
-    StartRank,
-)
-from daisychain.link.session import CHUNK_BYTES, Session
+from daisychain.link.messages import EndRun, FetchBlob, OrderRank, StartRank
+from daisychain.link.session import Session
 from daisychain.plan.advice import Decision
-from daisychain.plan.checks import Needs
 from daisychain.plan.devices import devices, seat_names
-from daisychain.plan.forecast import Network
-from daisychain.plan.networks import judge_networks
 from daisychain.run.failure import Failure, cause, from_exit, from_report
 from daisychain.run.folder import OWN_FILES, RunFolder
 from daisychain.run.generations import (
@@ -51,6 +42,7 @@ from daisychain.run.generations import (
 )
 from daisychain.run.ledger import Applied
 from daisychain.run.lifecycle import Tracker
+from daisychain.run.motion import Motion
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +52,9 @@ ORDER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 30.0
 FORMING_S = 8.0
 """How long ranks may take to connect before it is looked into."""
-STALLED_S = 10.0
-"""How long no step may be completed before the paths are tried, at least STALLED_STEPS steps; then twice as long."""
-STALLED_STEPS = 5
 LEAVE_TIMEOUT_S = 5.0
 """How long finished ranks may take to end by themselves."""
 ILLEGAL_INSTRUCTION = -4
-SHIP_TIMEOUT_S = 3600.0
 END_TIMEOUT_S = 10.0
 
 
@@ -94,44 +82,32 @@ class Conductor:
             self.id = f"{folder_name(spec, stamp)}-{attempt}"
         self.spec = spec
         self._head = head
-        self._paths, self._settings, self._clock, self._changed = paths, settings, clock, changed
+        self._clock, self._changed = clock, changed
         try:
             self.folder = RunFolder(paths.runs / self.id, again=bool(resumed))
         except OSError as error:
             with named(head):
                 raise bundles.explain(error, paths.runs) from error
         self.tracker = Tracker(run=self.id, name=run_name(spec), folder=str(self.folder.path), spec=spec, now_s=clock())
-        self._started_s = clock()
+        self._told = Chronicle(self.tracker, self.folder, clock, changed)
+        self._prepared = Preparation(self.id, spec, settings, self.folder, self._told, self._together)
         self._warnings = tuple(warnings)
-        self._sources: dict[str, Path] = {}
         self._seats: list[Seat] = []
-        self._prepared: set[str] = set()
-        """Ids of nodes that have the run's files laid out."""
-        self._preparing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._started: set[int] = set()
         """Seats that have had a rank before."""
         self._recent: list[dict[str, Any]] = []
         """The ledger's last lines, from the newest checkpoint that a rank has read."""
         self._leaving: set[int] = set()
-        self._cargo = Cargo(files={}, script="")
-        self._files: tuple[File, ...] = ()
         self._generations = Generations(0)
         self._formed = 0
         """The newest generation of which a rank has said that it has formed."""
         self._gives_up = False
         """Generations fail to form, and it is found out why."""
-        self._moved = (0, 0)
-        """The newest generation that has formed, and the last step, at ..."""
-        self._moved_s = 0.0
-        self._stalled_s = STALLED_S
-        """How long no step may be completed, at present."""
+        self._motion = Motion()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[Failure] = []
         self._over = asyncio.Event()
         self._stopped = False
-        self._have: dict[str, tuple[int, int]] = {}
-        self._network: Network | None = None
-        """What was measured before the ranks started; None: unknown."""
         self._left_out: set[int] = set()
         """Seats that the run goes on without, though their ranks could."""
         self._refusal: PreflightError | None = None
@@ -147,7 +123,7 @@ class Conductor:
     @property
     def local_sources(self) -> Mapping[str, Path]:
         """This run's files on the head, by hash."""
-        return self._sources
+        return self._prepared.sources
 
     @property
     def taking_part(self) -> tuple[Node, ...]:
@@ -177,7 +153,7 @@ class Conductor:
         """Run it. `nodes` gives them as they are now; they are taken once all are measured."""
         try:
             with named(self._head):
-                self._cargo = await self._pack()
+                await self._prepared.collect()
             for node, side in await self._all_measured(nodes):
                 self._seat(node, side)
             for node in self.taking_part:
@@ -197,25 +173,6 @@ class Conductor:
 
     # --- before the first step ---------------------------------------------------------------------
 
-    async def _pack(self) -> Cargo:
-        self._tell("collecting files")
-        if self.spec.job == "script":
-            return await asyncio.to_thread(pack_script, self.spec, self._settings)
-        self._tell("reading the data")
-        return await pack_job(self.spec, self.folder.path / "data", self._heard_of_preparing)
-
-    def _heard_of_preparing(self, line: dict[str, Any]) -> None:
-        match line.get("kind"):
-            case "progress":
-                self._tell(f"read {line['rows']:,} rows")
-            case "columns":
-                self._event("columns", columns=line.get("columns"), task=line.get("task"))
-                for column in line.get("columns", ()):
-                    note = f" ({column['note']})" if column.get("note") else ""
-                    self._note(f"column {column['name']}: {column['type']}{note}")
-            case _:
-                pass
-
     def _seat(self, node: Node, side: Side) -> tuple[int, ...]:
         """Give every rank that a node is to have a seat; the new ones."""
         on = devices(node.device, self.spec.ranks or node.ranks)
@@ -224,7 +181,7 @@ class Conductor:
         self.tracker.seat([seat.name for seat in self._seats], [seat.node.name for seat in self._seats])
         for gpu in node.device.gpus:
             if gpu.verdict.level != "ok":
-                self._note(f"{node.name}: {gpu.verdict.reason}. {gpu.verdict.remedy}".strip())
+                self._told.note(f"{node.name}: {gpu.verdict.reason}. {gpu.verdict.remedy}".strip())
         return tuple(range(before, len(self._seats)))
 
     async def _all_measured(self, nodes: Callable[[], Sequence[tuple[Node, Side]]]) -> Sequence[tuple[Node, Side]]:
@@ -234,7 +191,7 @@ class Conductor:
             slow = [node.name for node, _ in now if node.state == "measuring"]
             if not slow or self._clock() > until:
                 return now
-            self._tell(f"waiting for {', '.join(slow)}: measuring its speed")
+            self._told.tell(f"waiting for {', '.join(slow)}: measuring its speed")
             await self._pause(0.3)
 
     async def _pause(self, seconds: float) -> None:
@@ -244,40 +201,12 @@ class Conductor:
             raise _Over
 
     async def _launch(self) -> None:
-        names = [node.name for node in self.taking_part]
-        self._tell("collecting files")
-        self._files = files = await asyncio.to_thread(bundles.describe, self._cargo.files)
-        self._sources = {file.sha256: self._cargo.files[file.path] for file in files}
-        self.folder.launch(self.spec, {"run": self.id, "chain": names, "torch": self._seats[0].node.versions.torch})
-        self._event("launched", nodes=names, files=len(files), bytes=sum(f.size for f in files))
-        for warning in self._warnings:
-            self._note(f"{about(warning)}. {warning.remedy}".strip())
-        if len(names) > 1:
-            self._note("gradients travel unencrypted between the nodes: gloo has no encryption")
-        wanted = await asyncio.to_thread(modules.read_needed, self._cargo.files, self._cargo.script)
-        self._refuse_if(await modules.look_for(wanted, self._firsts, self._together))
-        await self._inspect(sum(file.size for file in files))
-        self.tracker.enter("shipping", f"{sum(f.size for f in files) / 1e6:.1f} MB to {len(names)} nodes")
-        self._changed()
-        await self._together([self._prepare(seat) for seat in self._firsts])
-        if len(names) > 1:
-            await self._try_paths()
-        self.tracker.enter("starting", f"{len(self._seats)} ranks load torch")
-        self._changed()
+        await self._prepared.prepare(self._firsts, self._warnings)
+        self._told.enter("starting", f"{len(self._seats)} ranks load torch")
         self._generations = Generations(len(self._seats))
         self._generations.paused = self.tracker.paused
         for number, seat in enumerate(self._seats):
             self._generations.lend(number, seat.node.lent)
-
-    async def _inspect(self, files_bytes: int) -> None:
-        """See what the nodes are like now. Raises PreflightError when one of them can't take the run."""
-        needs = Needs(disk_bytes=files_bytes, ranks=self.spec.ranks)
-        looking = inspection.judge([(seat.node, seat.side) for seat in self._firsts], needs)
-        (verdicts,) = await self._together([looking])
-        for verdict in verdicts:
-            if verdict.level == "warn":
-                self._note(f"{about(verdict)}. {verdict.remedy}")
-        self._refuse_if(verdicts)
 
     async def _together(self, parts: Sequence[Any]) -> list[Any]:
         """Await all; the first error ends the others, and so does the run's end (raises _Over)."""
@@ -298,50 +227,26 @@ class Conductor:
                 task.cancel()
             await asyncio.gather(*tasks, stop, return_exceptions=True)
 
-    async def _prepare(self, seat: Seat) -> None:
-        """Lay the run's files out on a seat's node, unless they are there."""
-        async with self._preparing[seat.node.id]:
-            if seat.node.id not in self._prepared:
-                with named(seat.node.name):
-                    await seat.side.ask(PrepareRun(run=self.id, files=self._files), SHIP_TIMEOUT_S)
-                self._prepared.add(seat.node.id)
-
-    async def _try_paths(self) -> None:
-        """See that the nodes reach each other. Raises PreflightError naming the pairs that gloo would hang on."""
-        nodes = self.taking_part
-        self.tracker.enter("starting", "trying the network between the nodes")
-        self._changed()
-        peers = await listen(self._firsts, self.id, self._together)
-        reasons = await try_paths(self._firsts, peers, self.id, self._together)
-        working = {pair for pair, reason in reasons.items() if not reason}
-        verdicts = (*judge_networks(nodes, working), *judge_paths(nodes, reasons))
-        for verdict in verdicts:
-            if verdict.level == "warn":
-                self._note(f"{verdict.reason}. {verdict.remedy}".strip())
-        self._refuse_if(verdicts)
-        self._tell("measuring the network between the nodes")
-        self._network = await outlook.measure(self._firsts, peers, reasons, self.id, self._together)
-        if self._network is not None:
-            told = outlook.describe(self._network)
-            self._event("network", **told.facts)
-            self._note(told.text)
-        rates = self._network.bytes_per_s if self._network is not None else {}
-        for verdict in await relays.judge(self._firsts, rates, self._together):
-            self._note(f"{verdict.reason}. {verdict.remedy}")
-
     async def _judge_trial(self, trial: dict[str, Any]) -> None:
         """Forecast the run from what its ranks have found out, and begin it, without some nodes, or not at all."""
         members = self._generations.members
         try:
             if why := str(trial["why"]):
-                self._note(f"no forecast of this run: {why}")
+                self._told.note(f"no forecast of this run: {why}")
             elif any(len(self._seats_of(self._seats[seat].node)) > 1 for seat in members):
-                self._note("no forecast of this run: a node has several ranks")
+                self._told.note("no forecast of this run: a node has several ranks")
             else:
-                self._event("trial", **{k: v for k, v in trial.items() if k != "kind"})
+                self._told.event("trial", **{k: v for k, v in trial.items() if k != "kind"})
+                if short := outlook.told_of_memory(trial, self.tracker.batch):
+                    self._told.note(short)
                 names = [self._seats[seat].name for seat in members]
                 asked = outlook.question(
-                    trial, names, self._network, batch=self.tracker.batch, sync=self.spec.sync, steps=self.tracker.steps
+                    trial,
+                    names,
+                    self._prepared.network,
+                    batch=self.tracker.batch,
+                    sync=self.spec.sync,
+                    steps=self.tracker.steps,
                 )
                 # for comparing, or to show what happens, also where a chain gains nothing
                 shown = self.spec.equal or self.spec.job == "demo"
@@ -350,17 +255,17 @@ class Conductor:
                 self._take_forecast(foretold, decision)
         except (ArithmeticError, KeyError, TypeError, ValueError, DaisyError) as error:
             log.warning("no forecast of %s", self.id, exc_info=error)
-            self._note(f"no forecast of this run: {error}")
+            self._told.note(f"no forecast of this run: {error}")
         if self._refusal is None:
             self._order(self._generations.members, {"kind": "go"})
 
     def _take_forecast(self, foretold: Foretold, decision: Decision) -> None:
         self.tracker.foretold = foretold
-        self._event("forecast", **msgspec.to_builtins(foretold))
-        self._note(f"forecast: {foretold.text}")
+        self._told.event("forecast", **msgspec.to_builtins(foretold))
+        self._told.note(f"forecast: {foretold.text}")
         if decision.refusal is not None:
             verdict = decision.refusal
-            self._event("refused", verdicts=msgspec.to_builtins([verdict]))
+            self._told.event("refused", verdicts=msgspec.to_builtins([verdict]))
             self._refusal = PreflightError([verdict])
             self._over.set()
         for number, seat in enumerate(self._seats):
@@ -370,12 +275,6 @@ class Conductor:
                 self._order((number,), {"kind": "stop"})
         self.tracker.left_out = decision.left_out
         self._act()
-
-    def _refuse_if(self, verdicts: Sequence[Verdict]) -> None:
-        """Raises PreflightError when one of them refuses."""
-        if any(verdict.level == "refuse" for verdict in verdicts):
-            self._event("refused", verdicts=msgspec.to_builtins(verdicts))
-            raise PreflightError(verdicts)
 
     # --- generations ---------------------------------------------------------------------------------
 
@@ -409,7 +308,9 @@ class Conductor:
                 self._order(seats, {"kind": "leave"})
                 asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._over.set)
             case Hung(seat):
-                self._note(f"{self._seats[seat].name} doesn't let go of the last step; where it stands is in its log")
+                self._told.note(
+                    f"{self._seats[seat].name} doesn't let go of the last step; where it stands is in its log"
+                )
                 self._order((seat,), {"kind": "trace"})
             case Fail(why) if not self._failures and why != NOBODY_LEFT:
                 if not self._gives_up:
@@ -429,9 +330,9 @@ class Conductor:
         if form.completed != seen:
             self._jump(form.completed)
         names = [seat.name for seat in seats]
-        self._event("generation", number=form.generation, nodes=names, completed=form.completed)
+        self._told.event("generation", number=form.generation, nodes=names, completed=form.completed)
         if form.generation > 1:
-            self._note(f"going on after step {form.completed} with {', '.join(names)}")
+            self._told.note(f"going on after step {form.completed} with {', '.join(names)}")
         formation = {
             "generation": form.generation,
             "names": names,
@@ -448,14 +349,12 @@ class Conductor:
             self._spawn(self._explain_unformed())
 
     def _look_at_steps(self) -> None:
-        """Look into it when nothing moves: a way that closes during a step is no error to gloo, only silence."""
-        now_s, moved = self._clock(), (self._formed, self.tracker.step)
-        if moved != self._moved or self.tracker.paused or self._formed != self._generations.generation:
-            self._moved, self._moved_s, self._stalled_s = moved, now_s, STALLED_S
-        elif now_s - self._moved_s > max(self._stalled_s, STALLED_STEPS * self._generations.step_s):
-            self._stalled_s = 2 * (now_s - self._moved_s)
-            if len(self._generations.members) > 1:
-                self._spawn(self._explain_unformed())
+        """Look into it when the run moves no more."""
+        alone = len(self._generations.members) < 2
+        rests = alone or self.tracker.paused or self._formed != self._generations.generation
+        stands, step_s = (self._formed, self.tracker.step), self._generations.step_s
+        if self._motion.is_stalled(stands, self._clock(), rests=rests, step_s=step_s):
+            self._spawn(self._explain_unformed())
 
     async def _explain_unformed(self) -> None:
         """Say which nodes can't connect, and go on without one that could before, or end the run.
@@ -473,15 +372,15 @@ class Conductor:
         if generation != self._generations.generation or (found.apart is None and self._formed == generation):
             # it has sorted itself out meanwhile, or a step simply takes long
             return
-        self._note(found.text)
+        self._told.note(found.text)
         connected = any(self._generations.seats[seat].proven for seat in members)
         if found.apart is not None and connected and not self._gives_up:
             for seat in self._seats_of(found.apart.node):
                 self._left_out.add(seat)
                 self._generations.leave_out(seat, found.message)
                 self._order((seat,), {"kind": "stop"})
-            self._event("left_out", node=found.apart.node.name, why=found.message)
-            self._note(f"going on without {found.apart.node.name}")
+            self._told.event("left_out", node=found.apart.node.name, why=found.message)
+            self._told.note(f"going on without {found.apart.node.name}")
             self._act()
         elif found.apart is not None or self._gives_up:
             log_path = self._log_path(members[0])
@@ -493,7 +392,7 @@ class Conductor:
         """The run goes on from another step than the last one seen; the ledger is made to say so."""
         lines = [Applied(**{**line, "digest": int(line["digest"])}) for line in self._recent]
         self.folder.ledger.catch_up(lines, completed)
-        self._note(f"going on from a saved state, after step {completed}")
+        self._told.note(f"going on from a saved state, after step {completed}")
 
     def _order(self, seats: Sequence[int], order: dict[str, Any]) -> None:
         for seat in seats:
@@ -516,7 +415,7 @@ class Conductor:
             names=tuple(each.name for each in self._seats),
             devices=place.devices,
             place=place.place,
-            script=self._cargo.script,
+            script=self._prepared.script,
             args=spec.args,
             settings={
                 "seed": spec.seed, "batch": spec.batch, "epochs": spec.epochs, "sync": spec.sync, "equal": spec.equal,
@@ -526,14 +425,14 @@ class Conductor:
         )  # fmt: skip
         self._started.add(seat)
         try:
-            await self._prepare(place)
+            await self._prepared.lay_out(place)
             with named(place.name):
                 await place.side.ask(message, START_TIMEOUT_S)
         except DaisyError as error:
             if not again:
                 self._fail(_failure_of(error, self._clock()))
             self._generations.exited(seat, self._clock(), error.what, hopeless=False)
-            self._note(f"{place.name} can't take part: {error.what}")
+            self._told.note(f"{place.name} can't take part: {error.what}")
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -547,13 +446,13 @@ class Conductor:
             self.news(node, side)
             return
         if not alive:
-            self._prepared.discard(node.id)
+            self._prepared.forget(node.id)
         for seat in seats:
             self._seats[seat] = self._seats[seat]._replace(node=node, side=side)
             # a new connection may come before the end of the old one is noticed
             self._generations.lost(seat, self._clock())
             self._generations.back(seat, seat in alive)
-        self._note(f"{node.name} is back")
+        self._told.note(f"{node.name} is back")
         self._act()
 
     def news(self, node: Node, side: Side) -> None:
@@ -562,7 +461,7 @@ class Conductor:
             for seat in self._seat(node, side):
                 self._generations.add()
                 self._generations.lend(seat, node.lent)
-            self._note(f"{node.name} is new and takes part")
+            self._told.note(f"{node.name} is new and takes part")
             if node.lent:
                 self._tell_lent(node)
             self._act()
@@ -578,20 +477,13 @@ class Conductor:
     # --- what comes in while it runs -----------------------------------------------------------------
 
     def shipped(self, node: str, have: int, total: int) -> None:
-        self._have[node] = (have, total)
+        detail = self._prepared.shipped(node, have, total)
         if self.tracker.phase == "shipping":
-            parts = [f"{n}: {h / 1e6:.0f} of {t / 1e6:.0f} MB" for n, (h, t) in self._have.items() if t]
-            self._tell(", ".join(parts) or "nothing to ship")
+            self._told.tell(detail)
 
     async def serve_blob(self, session: Session, number: int, message: FetchBlob) -> None:
         """Send a file of this run from an offset on. Raises DataError for one that isn't of this run."""
-        source = self._sources.get(message.sha256)
-        if source is None or message.run != self.id:
-            raise DataError(f"run {message.run} has no file {message.sha256[:12]}", "Launch the run again")
-        with source.open("rb") as stream:
-            stream.seek(max(0, message.offset))
-            while piece := await asyncio.to_thread(stream.read, CHUNK_BYTES):
-                await session.send_chunk(number, piece)
+        await self._prepared.serve_blob(session, number, message)
 
     async def report(self, seat: int, report: dict[str, Any]) -> None:
         """One line of a rank, or its exit."""
@@ -623,13 +515,13 @@ class Conductor:
                 if report.get("over"):
                     generations.done(seat)
                 self._recent = max(self._recent, report.get("recent", []), key=lambda r: r[-1]["step"] if r else 0)
-                self._event("waiting", node=name, **facts, why=why)
+                self._told.event("waiting", node=name, **facts, why=why)
             case "joined":
                 generations.joined(seat, int(report["generation"]))
                 self._formed = max(self._formed, int(report["generation"]))
             case "silent":
                 generations.frozen(seat, now)
-                self._note(f"{name} is frozen: its rank says nothing any more")
+                self._told.note(f"{name} is frozen: its rank says nothing any more")
             case "heard":
                 generations.thawed(seat)
             case "done":
@@ -649,7 +541,7 @@ class Conductor:
                 if line is not None:
                     self.folder.metric(line)
                 elif kind in ("plan", "scores", "shares") and seat in (self._generations.members[:1] or (seat,)):
-                    self._event(str(kind), **{k: v for k, v in report.items() if k != "kind"})
+                    self._told.event(str(kind), **{k: v for k, v in report.items() if k != "kind"})
 
     def _keep(self, name: str, offset: int, piece: bytes) -> None:
         """A piece of a file that rank 0 left; it can't touch what the run itself writes.
@@ -673,7 +565,7 @@ class Conductor:
             return
         if place.done or self._generations.finished:
             if code:
-                self._note(f"{name}: its rank ended with exit code {code} after its work")
+                self._told.note(f"{name}: its rank ended with exit code {code} after its work")
             self._generations.exited(seat, now)
             self._leaving.discard(seat)
             if self._generations.finished and not self._leaving:
@@ -685,7 +577,7 @@ class Conductor:
         if not told:
             self._failures.append(failure)
         self._generations.exited(seat, now, failure.message, hopeless=code == ILLEGAL_INSTRUCTION)
-        self._note(f"{failure.text}{'; it is left out' if place.given_up else ''}")
+        self._told.note(f"{failure.text}{'; it is left out' if place.given_up else ''}")
 
     def lost(self, node: Node, why: str) -> None:
         """A node of this run can't be reached any more."""
@@ -700,7 +592,7 @@ class Conductor:
             return
         for seat in seats:
             self._generations.lost(seat, self._clock())
-        self._note(f"{node.name} is lost: {why}")
+        self._told.note(f"{node.name} is lost: {why}")
         self._act()
 
     def pause(self, paused: bool) -> None:
@@ -709,8 +601,8 @@ class Conductor:
             return
         self.tracker.pause(paused, self._clock())
         self._generations.paused = paused
-        self._event("paused" if paused else "resumed")
-        self._note("paused by its user" if paused else "resumed")
+        self._told.event("paused" if paused else "resumed")
+        self._told.note("paused by its user" if paused else "resumed")
         self._act_if_going()
 
     def lend(self, node: Node) -> None:
@@ -728,8 +620,10 @@ class Conductor:
     def _tell_lent(self, node: Node) -> None:
         for seat in self._seats_of(node):
             self.tracker.lend(self._seats[seat].name, node.lent)
-        self._event("lent" if node.lent else "given_back", node=node.name)
-        self._note(f"{node.name}: its owner {'uses it; the others go on without it' if node.lent else 'gives it back'}")
+        self._told.event("lent" if node.lent else "given_back", node=node.name)
+        self._told.note(
+            f"{node.name}: its owner {'uses it; the others go on without it' if node.lent else 'gives it back'}"
+        )
 
     def _act_if_going(self) -> None:
         if self._generations.seats and self.active and not self._over.is_set():
@@ -753,8 +647,7 @@ class Conductor:
         # what ranks die of while they are being ended explains nothing
         whole = self._generations.finished and not self._stopped
         failures = () if whole else tuple(self._failures)
-        self.tracker.enter("finishing", "ending the ranks")
-        self._changed()
+        self._told.enter("finishing", "ending the ranks")
         message = EndRun(run=self.id, reason="finished" if whole else "ended")
         await asyncio.gather(*(seat.side.ask(message, END_TIMEOUT_S) for seat in self._firsts), return_exceptions=True)
         now = self._clock()
@@ -770,12 +663,12 @@ class Conductor:
             # as long as the run was: not on the event loop
             proof = await asyncio.to_thread(self.folder.proof, *facts)
             self.tracker.ledger = proof.reason if proof.level == "ok" else f"not proven: {proof.reason}"
-            self._note(f"ledger: {self.tracker.ledger}")
+            self._told.note(f"ledger: {self.tracker.ledger}")
         state = self.state()
-        self._note(state.error or f"finished: {state.step} steps")
+        self._told.note(state.error or f"finished: {state.step} steps")
         try:
             await asyncio.to_thread(shutil.rmtree, self.folder.path / "data", ignore_errors=True)
-            self._event(state.phase, exit=state.exit, error=state.error)
+            self._told.event(state.phase, exit=state.exit, error=state.error)
             self.folder.finish(self.state(), self.tracker.node_speeds, self.tracker.added)
         except OSError as error:
             log.error("can't write the report of %s: %s", self.id, error)
@@ -785,16 +678,6 @@ class Conductor:
         here = f"rank-{seat}.log"
         own = self._seats[seat].node.id == self._seats[0].node.id
         return str(self.folder.path / here) if own else f"{self._seats[seat].node.name}: runs/{self.id}/{here}"
-
-    def _tell(self, detail: str) -> None:
-        self.tracker.tell(detail)
-        self._changed()
-
-    def _note(self, text: str) -> None:
-        self.tracker.note(text, self._clock())
-
-    def _event(self, name: str, **facts: Any) -> None:
-        self.folder.event(self._clock() - self._started_s, name, **facts)
 
 
 class _Over(Exception):

@@ -141,6 +141,15 @@ def question(
     return replace(asked, stretch=_stretch(asked, trial["together"]))
 
 
+def told_of_memory(trial: Mapping[str, Any], batch: int) -> str:
+    """What to say where the nodes' memory is short, by a "trial" report; empty where it isn't, or is unknown."""
+    caps = [int(cap) for cap in trial["caps"]]
+    if not all(caps) or sum(caps) >= batch:
+        return ""
+    held = f"half of the nodes' free memory holds {sum(caps)} samples of a batch of {batch}"
+    return f"{held}: a smaller --batch or --micro-batch is safer"
+
+
 def _stretch(asked: Question, together: Mapping[str, Any] | None) -> float:
     """How many times longer than foretold a step of all these nodes together is; 1.0 where they made none."""
     if together is None:

@@ -51,6 +51,8 @@ LEAST_GROWTH_BYTES = 8 * 2**20
 ENOUGH_S = 1.0
 """An exchange that takes longer than this is timed on a part of the gradients."""
 ROUNDS_S = 0.6
+FEWEST_ROUNDS = 3
+"""What is lost on the way and sent again makes single ones differ."""
 LEAST_SLOPE = 0.1
 SUMS = 8
 """Of next to nothing, from which the latency is taken."""
@@ -316,7 +318,7 @@ class Bench:
         sent = [max(4, round(size * part)) for size in buckets]
         self._summed(sent)
         times: list[float] = []
-        while not self._exchange.broken and (not times or sum(times) < ROUNDS_S):
+        while not self._exchange.broken and (len(times) < FEWEST_ROUNDS or sum(times) < ROUNDS_S):
             times.append(self._slowest(self._summed(sent)))
         return (sum(times) / len(times) / part if times else 0.0), latency_s
 

@@ -39,6 +39,7 @@ from daisychain.link.messages import (
     TryPaths,
 )
 from daisychain.run.generations import DEATHS, GIVE_UP_AFTER
+from daisychain.run.motion import STALLED_S
 
 NODE = Node(
     id="id-head", name="head", role="head", state="ready", address="10.0.0.1", port=1, nic="eth0",
@@ -546,7 +547,7 @@ async def test_where_steps_stop_for_a_way_that_has_closed_the_others_go_on_witho
     await stage.run.report(0, step(1, 64))
     await asyncio.sleep(0.05)
     stage.seats["old"].blocked = {"head": "no answer"}
-    stage.now += conductor.STALLED_S + 1
+    stage.now += STALLED_S + 1
     await stage.order("old", "stop")
     assert await stage.order("head", "break") == {"kind": "break", "generation": 1}
     await stage.run.report(2, {"kind": "exit", "code": -9})
@@ -568,7 +569,7 @@ async def test_a_step_that_only_takes_long_is_let_be(tmp_path: Path) -> None:
     await stage.run.report(0, step(1, 64))
     await asyncio.sleep(0.05)
     for _ in range(3):
-        stage.now += 2 * conductor.STALLED_S
+        stage.now += 2 * STALLED_S
         await asyncio.sleep(0.05)
     # before the run, after 20 and after 60 seconds
     assert [kind for kind in stage.seats["old"].kinds() if kind == "TryPaths"] == ["TryPaths"] * 3

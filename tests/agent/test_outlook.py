@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daisychain.agent.outlook import BUCKETS, describe, foretell, measure, question, reference
+from daisychain.agent.outlook import BUCKETS, describe, foretell, measure, question, reference, told_of_memory
 from daisychain.agent.seats import Seat
 from daisychain.errors import LinkError
 from daisychain.facts import Capacity, Device, Nic, Node, Verdict, Versions
@@ -173,6 +173,9 @@ def test_a_step_that_all_made_together_stretches_what_is_foretold_of_all_and_les
 def test_no_node_is_to_take_more_than_its_memory_holds_unless_all_together_hold_too_little() -> None:
     assert forecast(asked(caps=[0, 50, 0])).shares[1] == 50
     assert forecast(asked(caps=[100, 50, 100])).shares == forecast(asked()).shares
+    assert "holds 250 samples of a batch of 700" in told_of_memory({**TRIAL, "caps": [100, 50, 100]}, 700)
+    assert told_of_memory({**TRIAL, "caps": [100, 0, 100]}, 700) == ""
+    assert told_of_memory({**TRIAL, "caps": [100, 500, 100]}, 700) == ""
 
 
 def test_the_network_is_as_fast_as_the_ranks_sums_and_as_uneven_as_the_agents_flows() -> None:

@@ -160,3 +160,29 @@ def test_an_address_that_gloo_can_not_use_is_named_at_once(
             assert joining.reason.startswith("daisychain: refuse: odd: lo reaches this machine only")
     finally:
         chain.on("odd", "agent", "stop")
+
+
+@pytest.mark.parametrize(
+    "nic", ["enp9s9", "10.78.0.3", "eth*", "eth0,lo", "off0", "v6only"],
+    ids=["not there", "an address", "a pattern", "several", "down", "without IPv4"],
+)  # fmt: skip
+def test_a_nic_that_can_not_be_used_is_refused_within_a_second_and_nothing_is_started(chain: Any, nic: str) -> None:
+    odd = chain.lan["odd"]
+    for name in ("off0", "v6only"):
+        ip(odd, "link", "add", name, "type", "dummy")
+    ip(odd, "link", "set", "v6only", "up")
+    ip(odd, "addr", "add", "2001:db8::7/64", "dev", "v6only")
+    try:
+        took_s = []
+        for _ in range(3):  # the fastest: a busy test machine may start a program late
+            begun_s = time.monotonic()
+            said = chain.on("odd", "doctor", "--nic", nic, "--headless")
+            took_s.append(time.monotonic() - begun_s)
+            assert said.exit in (2, 4), said
+            assert nic in said.reason
+            assert "--nic" in said.reason or "ip link" in said.reason, said.reason
+            assert not odd.commands()
+        assert min(took_s) < 1
+    finally:
+        for name in ("off0", "v6only"):
+            ip(odd, "link", "del", name)

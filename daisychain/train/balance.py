@@ -5,8 +5,9 @@ feeds it the same times, so all change the shares at the same step.
 """
 
 from collections.abc import Sequence
-from math import ceil, sqrt
+from math import ceil, hypot, sqrt
 from statistics import mean, median, pstdev
+from typing import NamedTuple
 
 from daisychain.plan.shares import Balance, Cost, Measured, replan
 
@@ -32,8 +33,21 @@ STALL = 2.5
 """A step of more than this many usual ones is a stall."""
 COMMON = 0.2
 """Part of a window's steps from which on stalls are the machine's own way of being slow."""
+HARM = 0.03
+"""By what part of a step a change must have made steps longer to be taken back."""
+SURELY = 3.0
+"""Standard errors by which what isn't computing must have grown."""
+HOLD = 10
+"""Windows without a change after one was taken back; twice as many after the next one."""
 OUTLIER = 10
 """A step of more than this many usual ones counts as this many."""
+
+
+class Step(NamedTuple):
+    """Of all ranks together: the longest computing, and what else it took them until the step was over."""
+
+    compute_s: float
+    rest_s: float
 
 
 class Schedule:
@@ -55,7 +69,9 @@ class Schedule:
 class Balancer:
     """Collects all ranks' computing times and decides now and then; alike on every rank, from the same numbers.
 
-    A large change that the newest steps agree on is followed at once, a smaller one after two windows.
+    A large change that the newest steps agree on is followed at once, a smaller one after two windows. What a change
+    promised is compared with what came of it: where computing became shorter and steps didn't, it is taken back. On a
+    machine under a CPU quota computing looks short where exchanges break it up, and shares that go by that only grow.
     """
 
     def __init__(
@@ -71,13 +87,21 @@ class Balancer:
         """Of steps before these, as they would have been with these shares and at the speeds of now."""
         self._undecided = 0
         """Steps since the last window's end."""
+        self._steps: list[Step] = []
+        """Of these shares; the first ones are left out."""
+        self._cold = 0
+        """Steps that are still to be left out of these."""
+        self._unproven: tuple[tuple[int, ...], list[Step]] | None = None
+        """The shares before the last changes, and their steps; None once these have proven themselves."""
+        self._hold, self._holds = 0, HOLD
 
     def observe(
-        self, shares: tuple[int, ...], batch: int, compute_s: Sequence[float]
+        self, shares: tuple[int, ...], batch: int, compute_s: Sequence[float], step_s: float = 0.0
     ) -> tuple[tuple[int, ...], str] | None:
         """Take one step's computing time of every rank. New shares and the reason when it is time for a change.
 
-        Only steps of a whole batch cut by the newest shares count.
+        Only steps of a whole batch cut by the newest shares count. step_s: of the whole step, the mean over all ranks;
+        0: unknown.
         """
         if shares != self._balance.shares or batch != sum(shares):
             return None
@@ -86,8 +110,31 @@ class Balancer:
             return None
         self._times.append(compute_s)
         self._undecided += 1
-        reason = self._follow_jump() or self._end_window()
+        if self._cold:
+            self._cold -= 1
+        elif step_s > 0:
+            longest_s = max(compute_s)
+            self._steps = [*self._steps[-LONG_WINDOW:], Step(longest_s, step_s - longest_s)]
+        reason = self._take_back() or self._follow_jump() or self._end_window()
         return (self._balance.shares, reason) if reason else None
+
+    def _take_back(self) -> str:
+        """Why the shares become what they were before the last change; "" when they don't."""
+        if self._unproven is None or len(self._steps) not in (FIRST_WINDOW - COLD_STEPS, WINDOW):
+            return ""
+        shares, before = self._unproven
+        if len(self._steps) == WINDOW:
+            self._unproven = None
+        if not (longer := became_longer(before, self._steps)):
+            return ""
+        self._balance = Balance(shares, eager=False, fixed=self._balance.fixed)
+        self._times, self._earlier, self._undecided = [], [], 0
+        self._hold, self._holds = self._holds, 2 * self._holds
+        self._begin_anew(None)
+        return f"steps became {longer:.0%} longer with the new shares, which are taken back"
+
+    def _begin_anew(self, unproven: tuple[tuple[int, ...], list[Step]] | None) -> None:
+        self._steps, self._cold, self._unproven = [], COLD_STEPS, unproven
 
     def _follow_jump(self) -> str:
         newest, wanted = self._times[-JUMP_STEPS:], JUMP_STEPS + REFERENCE[0]
@@ -117,6 +164,9 @@ class Balancer:
         if any(often) and len(history) < 2 * WINDOW:
             return ""  # in so few steps rare stalls may look common
         self._undecided = 0
+        if self._hold:
+            self._hold -= 1
+            return ""
         columns = list(zip(window, often, strict=True))
         noise = max(uncertainty(of_rank) for of_rank, _ in columns)
         reason = self._decide([typical(of_rank, stalls) for of_rank, stalls in columns], noise=noise)
@@ -138,6 +188,12 @@ class Balancer:
             scale = [self._balance.step_of(rank, old) for rank in range(len(old))]
             self._earlier = _scaled([*self._earlier, *self._times][-REFERENCE[0] :], scale)
             self._times, self._undecided = [], 0
+            # what was before a jump is no measure of what comes after it
+            proves = not jumped and len(self._steps) >= FIRST_WINDOW - COLD_STEPS
+            if jumped:
+                self._hold, self._unproven = 0, None
+            # until a change has proven itself, the next ones are compared with what was before it
+            self._begin_anew(self._unproven or ((old, self._steps[-2 * WINDOW :]) if proves else None))
         return reason
 
 
@@ -195,6 +251,19 @@ def uncertainty(times: Sequence[float]) -> float:
     """Standard error of these times' mean, as a part of it; stalls make it large, also where they don't count."""
     middle = mean(times)
     return pstdev(times) / middle / sqrt(len(times)) if middle > 0 else 1.0
+
+
+def became_longer(before: Sequence[Step], now: Sequence[Step]) -> float:
+    """By what part steps became longer though computing didn't; 0 where that isn't sure, or not worth a change."""
+    (computed_s, rest_s), (computes_s, rests_s) = _means(before), _means(now)
+    error_s = hypot(*(pstdev(step.rest_s for step in steps) / sqrt(len(steps)) for steps in (before, now)))
+    # a machine that computes more slowly now does so whatever the shares
+    longer = (rests_s - rest_s + min(0.0, computes_s - computed_s)) / (computed_s + rest_s)
+    return longer if longer > HARM and rests_s - rest_s > SURELY * error_s else 0.0
+
+
+def _means(steps: Sequence[Step]) -> tuple[float, float]:
+    return mean(step.compute_s for step in steps), mean(step.rest_s for step in steps)
 
 
 def _scaled(steps: Sequence[Sequence[float]], by: Sequence[float]) -> list[Sequence[float]]:

@@ -89,7 +89,7 @@ class Steps:
         self._piece: Piece | None = None
         self._weighed: Piece | None = None
         self._previous: Piece | None = None
-        self._previous_s = 0.0
+        self._previous_s = self._previous_step_s = 0.0
         self._recent: list[float] = []
         self._lines: deque[tuple[reports.Report, tuple[str, ...]]] = deque(maxlen=LEDGER_LINES)
         """Reports of the last steps, and who took part in each."""
@@ -358,13 +358,16 @@ class Steps:
 
     def _balance(self, piece: Piece, times: Times) -> None:
         """All ranks' times of the step before came along with this one's gradients."""
-        previous, self._previous, self._previous_s = self._previous, piece, times.compute_s
+        previous, self._previous = self._previous, piece
+        self._previous_s, self._previous_step_s = times.compute_s, times.step_s
         if previous is not None and self._board:
-            self._rebalance(previous, self._times)
+            self._rebalance(previous, self._times, self._board[3] / self.world_size)
 
-    def _rebalance(self, piece: Piece, compute_s: Sequence[float]) -> bool:
-        """Take all ranks' times of a step; whether the shares change."""
-        change = self._balancer.observe(piece.shares, piece.batch, compute_s) if self._balancer is not None else None
+    def _rebalance(self, piece: Piece, compute_s: Sequence[float], step_s: float = 0.0) -> bool:
+        """Take all ranks' times of a step, and that of the whole step, 0 where it is unknown; whether shares change."""
+        if self._balancer is None:
+            return False
+        change = self._balancer.observe(piece.shares, piece.batch, compute_s, step_s)
         if change is None:
             return False
         shares, reason = change
@@ -501,7 +504,8 @@ class Steps:
         if self._compares:
             hashes[me] = float(digest(self._training.models))
         share = self._piece.share if self._piece is not None else 0
-        return [float(share), float(self.finished % PRECISE), float(self._crew.wants_boundary), *times, *hashes]
+        wish = float(self._crew.wants_boundary)
+        return [float(share), float(self.finished % PRECISE), wish, self._previous_step_s, *times, *hashes]
 
     @property
     def _compares(self) -> bool:
@@ -521,11 +525,11 @@ class Steps:
             )
         self._boundary = self._boundary or wish > 0
         if self._compares:
-            self._look_at(bulletin[3 + self.world_size :])
+            self._look_at(bulletin[4 + self.world_size :])
 
     @property
     def _times(self) -> list[float]:
-        return self._board[3 : 3 + self.world_size]
+        return self._board[4 : 4 + self.world_size]
 
     def _look_at(self, hashes: Sequence[float]) -> None:
         """Replicas that differ from the majority take its state; all form anew at this step's end."""

@@ -14,6 +14,7 @@ NAMES = ("head", "mid", "old", "fourth")
 BATCH = 256
 SPEEDS = (0.8, 0.4, 0.2)
 SEEDS = range(50)
+EXCHANGE_S = 0.02
 NOISE = 0.05
 """Standard deviation of a step's logarithm."""
 
@@ -62,6 +63,8 @@ class Chain:
     seed: int = 0
     trouble: Trouble = quiet
     known: Sequence[Cost] = ()
+    reported: Sequence[float] = (1.0, 1.0, 1.0, 1.0)
+    """What part of its computing time each rank takes for that; the rest it takes for waiting."""
     lookahead: int = 0
     skip: int = 2
     history: list[tuple[int, ...]] = field(default_factory=list)
@@ -81,8 +84,12 @@ class Chain:
             between(step)
             shares = self.schedule.at(step)
             self.history.append(shares)
-            previous, self.last = self.last, (shares, self.times(step, shares))
-            if previous is not None and (change := self.balancer.observe(previous[0], BATCH, previous[1])):
+            times = self.times(step, shares)
+            previous, self.last = self.last, (shares, times)
+            if previous is None:
+                continue
+            told = [seconds * part for seconds, part in zip(previous[1], self.reported, strict=False)]
+            if change := self.balancer.observe(previous[0], BATCH, told, EXCHANGE_S + max(previous[1])):
                 self.schedule.change(step + 1 + self.lookahead, change[0])
                 self.reasons.append(change[1])
 
@@ -132,6 +139,26 @@ def test_a_new_speed_is_followed_within_20_steps_and_then_left_alone(seed, troub
     chain.run(300)
     assert steps_until(chain, changed, 0.9) <= 20
     assert chain.largest_change(changed + 20) < 0.02
+
+
+def test_a_change_that_made_steps_longer_is_taken_back_and_not_tried_again_soon():
+    kept = []
+    for seed in SEEDS:
+        chain = balanced(seed, reported=(1.0, 1.0, 0.5))
+        first = chain.history[0] if chain.history else chain.schedule.at(0)
+        chain.run(400)
+        assert any("taken back" in reason for reason in chain.reasons)
+        kept.append(sum(shares == first for shares in chain.history) / len(chain.history))
+        assert chain.efficiency(chain.history[-1]) > 0.8
+    assert mean(kept) > 0.5, "most steps have the shares that are best"
+
+
+def test_a_change_that_helped_is_not_taken_back():
+    for seed in SEEDS:
+        chain = Chain([Machine(speed) for speed in SPEEDS], equal(BATCH, 3), seed)
+        chain.run(300)
+        assert not any("taken back" in reason for reason in chain.reasons)
+        assert chain.efficiency(chain.history[-1]) > 0.93
 
 
 @pytest.mark.parametrize("trouble", [quiet, sometimes_slow, one_accident])

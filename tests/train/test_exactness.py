@@ -48,7 +48,7 @@ if chain.world_size > 1 and chain.option("rebalance"):
     class Restless:
         def __init__(self):
             self.seen = 0
-        def observe(self, shares, batch, times):
+        def observe(self, shares, batch, times, step_s):
             self.seen += 1
             turn = self.seen // 5
             cuts = [(14, 4, 2), (1, 9, 10), (20, 0, 0), (6, 7, 7), (0, 3, 17)]

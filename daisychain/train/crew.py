@@ -167,9 +167,7 @@ class Crew:
         source, me = done.index(max(done)), self.formation.rank
         behind = [rank for rank, steps in enumerate(done) if rank != source and (steps < max(done) or steps == FRESH)]
         if me == source and behind:
-            packed = pack(course.capture())
-            for rank in behind:
-                self.exchange.send(packed, rank)
+            self.exchange.send(pack(course.capture()), behind)
         elif me in behind:
             packed = self.exchange.receive(source)
             if not self.exchange.broken:

@@ -14,6 +14,10 @@ from torch import Tensor
 NETWORK_ERRORS = (RuntimeError, ValueError)
 """What torch.distributed raises; ValueError once its group is gone."""
 
+PIECE_BYTES = 1024 * 1024
+"""Sent at once from rank to rank: gloo gives each such message as long as it gives a connection, 20 s, and a whole
+model may take minutes."""
+
 
 class Staged:
     """A sum of tensors that lie on a GPU, by way of the CPU: gloo's own way needs a torch that was built for it."""
@@ -121,17 +125,21 @@ class Exchange:
             return [mine.tolist()]
         return [theirs.tolist() for theirs in everyone]
 
-    def send(self, values: Tensor, to: int) -> None:
-        """Give a rank a 1-D tensor of bytes; it must call `receive`."""
-        self._pass("send", torch.tensor([len(values)], dtype=torch.int64), to)
-        self._pass("send", values, to)
+    def send(self, values: Tensor, to: Sequence[int]) -> None:
+        """Give ranks a 1-D tensor of bytes; they must call `receive`."""
+        for rank in to:
+            self._pass("send", torch.tensor([len(values)], dtype=torch.int64), rank)
+        for piece in _pieces(values):
+            for rank in to:  # none of them is to wait for long while the others get theirs
+                self._pass("send", piece, rank)
 
     def receive(self, source: int) -> Tensor:
         """What `send` gives; empty when broken."""
         size = torch.zeros(1, dtype=torch.int64)
         self._pass("recv", size, source)
         values = torch.empty(int(size) if not self.broken else 0, dtype=torch.uint8)
-        self._pass("recv", values, source)
+        for piece in _pieces(values):
+            self._pass("recv", piece, source)
         return values if not self.broken else values[:0]
 
     def _pass(self, how: str, values: Tensor, rank: int) -> None:
@@ -140,3 +148,8 @@ class Exchange:
                 getattr(self._backend, how)([values], rank, 0).wait()
             except NETWORK_ERRORS as error:
                 self.fail(error)
+
+
+def _pieces(values: Tensor) -> Iterator[Tensor]:
+    for at in range(0, len(values), PIECE_BYTES):
+        yield values[at : at + PIECE_BYTES]

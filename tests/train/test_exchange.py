@@ -78,7 +78,7 @@ def test_sums_and_lists_of_all_ranks(pair):
 
 def test_bytes_arrive_as_they_were_sent(pair, dist):
     sent = torch.arange(256, dtype=torch.uint8)
-    pair.send(sent, 1)
+    pair.send(sent, [1])
     assert [to for _, to in dist.sent] == [1, 1]
     assert torch.equal(pair.receive(0), sent)
 
@@ -94,7 +94,7 @@ def test_a_sum_that_fails_gives_back_the_own_values_and_nothing_more_is_tried(pa
     assert pair.total(values) is values
     assert pair.start(values) is None
     assert pair.gather([4]) == [[4]]
-    pair.send(torch.zeros(3, dtype=torch.uint8), 1)
+    pair.send(torch.zeros(3, dtype=torch.uint8), [1])
     assert len(pair.receive(1)) == 0
     assert dist.calls == []
 
@@ -108,7 +108,7 @@ def test_a_list_that_fails_is_the_own_one_only(pair, dist):
 @pytest.mark.parametrize("fails", ["send", "recv"])
 def test_bytes_that_do_not_arrive_are_none(pair, dist, fails):
     dist.fails = {fails}
-    pair.send(torch.zeros(3, dtype=torch.uint8), 1)
+    pair.send(torch.zeros(3, dtype=torch.uint8), [1])
     assert pair.receive(1).tolist() == []
     assert pair.broken
 
@@ -164,3 +164,22 @@ def test_a_lost_rank_leaves_values_on_a_gpu_as_they_were(pair, dist, elsewhere):
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("meta", True)])
 def test_only_what_is_not_on_the_cpu_needs_a_copy(device, expected):
     assert exchange.needs_staging(torch.empty(1, device=device)) is expected
+
+
+def test_a_large_state_travels_in_pieces_that_each_have_time(pair, dist, monkeypatch):
+    monkeypatch.setattr(exchange, "PIECE_BYTES", 4)
+    values = torch.arange(10, dtype=torch.uint8)
+    pair.send(values, [1, 2])
+    # in turns: nobody waits for long while others get theirs
+    assert [(len(sent), to) for sent, to in dist.sent] == [
+        (1, 1),
+        (1, 2),
+        (4, 1),
+        (4, 2),
+        (4, 1),
+        (4, 2),
+        (2, 1),
+        (2, 2),
+    ]
+    dist.sent = [(sent, to) for sent, to in dist.sent if to == 1]
+    assert pair.receive(1).tolist() == values.tolist()

@@ -41,7 +41,7 @@ FEWEST_SAMPLES = 2
 EACH_S = 0.5
 """For each number of samples: several periods of a CPU quota (0.1 s)."""
 PATIENCE_S = 6.0
-"""No further number of samples after this."""
+"""No further number of samples after this, and no step that takes longer."""
 TOGETHER_S = 1.2
 """Of whole steps, all together; ..."""
 FEWEST_TOGETHER = 3
@@ -236,7 +236,7 @@ class Bench:
     def _measure(self, step: "_Step", buckets: Sequence[Sequence[nn.Parameter]], sizes: Sequence[int]) -> Measured:
         points: list[tuple[int, float]] = []
         used: list[tuple[int, Memory]] = []
-        early, first, before = 1.0, buckets[0], memory()
+        early, first, before, full = 1.0, buckets[0], memory(), False
         others = [parameter for bucket in buckets[1:] for parameter in bucket]
         begun_s = time.perf_counter()
         for size in sorted(set(sizes)):
@@ -249,7 +249,7 @@ class Bench:
                 points.append((size, measure(watched, self._slowdown, each_s=EACH_S)))
             used.append((size, memory()))
             early = sum(seen.parts) / len(seen.parts) if seen.parts else 1.0
-        cost = line(points)
+        cost, cap = line(points), points[-1][0] if full else most_samples(used)
         return Measured(
             1,
             round(cost.fixed_s * 1e9),
@@ -257,7 +257,7 @@ class Bench:
             min(PARTS, max(1, round(early * PARTS))),
             points[-1][0],
             round(points[-1][1] * 1e9),
-            0 if any(p.is_cuda for p in step.parameters) else most_samples(used),
+            0 if any(p.is_cuda for p in step.parameters) else cap,
         )
 
     def _watched(self, step: Callable[[], None], seen: "_Seen") -> None:
@@ -272,7 +272,7 @@ class Bench:
         able = [n for n, rank in enumerate(everyone) if (self._most or batch) >= batch and (rank.cap or batch) >= batch]
         fastest = min(able, key=lambda n: everyone[n].cost.step_s(batch), default=None)
         took_s = 0.0
-        if fastest == self._course.rank:
+        if fastest == self._course.rank and everyone[fastest].cost.step_s(batch) < PATIENCE_S:
             with self._course.set_aside():
                 took_s = measure(partial(self._settled, step, batch), self._slowdown, each_s=EACH_S)
         return self._slowest(took_s)

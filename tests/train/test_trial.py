@@ -161,7 +161,9 @@ def test_no_more_samples_than_may_be_computed_at_once():
 def test_a_node_without_memory_for_the_whole_batch_is_not_tried_on_it(monkeypatch):
     setting = Setting()
     monkeypatch.setattr(trial, "fits", lambda *_: False)
-    assert setting.run().ranks[0].largest == 8
+    found = setting.run()
+    assert found.ranks[0].largest == found.ranks[0].cap == 8
+    assert found.alone_s == 0
 
 
 def test_a_slowed_rank_takes_as_much_longer():
@@ -206,6 +208,11 @@ def test_where_an_exchange_takes_longer_than_there_is_time_for_nothing_is_made_t
 
 def test_the_whole_batch_is_not_made_alone_where_it_may_not_be_computed_at_once():
     assert Setting(most=6).run().alone_s == 0
+
+
+def test_a_step_that_would_take_too_long_is_not_made_alone(monkeypatch):
+    monkeypatch.setattr(trial, "PATIENCE_S", 0.0)
+    assert Setting().run().alone_s == 0
 
 
 def setting_together():

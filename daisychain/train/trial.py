@@ -240,9 +240,8 @@ class Bench:
         others = [parameter for bucket in buckets[1:] for parameter in bucket]
         begun_s = time.perf_counter()
         for size in sorted(set(sizes)):
-            if points and (
-                time.perf_counter() - begun_s > PATIENCE_S or not fits(size, points[-1][0], before, memory())
-            ):
+            full = bool(points) and not fits(size, points[-1][0], before, memory())
+            if full or (points and time.perf_counter() - begun_s > PATIENCE_S):
                 break
             with _watching(first, others) as seen:
                 watched = partial(self._watched, partial(step, size), seen)

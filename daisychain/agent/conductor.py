@@ -315,7 +315,7 @@ class Conductor:
             case Fail(why) if not self._failures and why != NOBODY_LEFT:
                 if not self._gives_up:
                     self._gives_up = True
-                    self._spawn(self._explain_unformed())
+                    self._spawn(self._explain_silence())
             case Fail(why):
                 if not self._failures:
                     self._failures.append(Failure(node="", origin="chain", message=why, at_s=self._clock()))
@@ -346,7 +346,7 @@ class Conductor:
 
     def _look_at_forming(self, generation: int) -> None:
         if self._formed < generation == self._generations.generation and not self._over.is_set():
-            self._spawn(self._explain_unformed())
+            self._spawn(self._explain_silence())
 
     def _look_at_steps(self) -> None:
         """Look into it when the run moves no more."""
@@ -354,9 +354,9 @@ class Conductor:
         rests = alone or self.tracker.paused or self._formed != self._generations.generation
         stands, step_s = (self._formed, self.tracker.step), self._generations.step_s
         if self._motion.is_stalled(stands, self._clock(), rests=rests, step_s=step_s):
-            self._spawn(self._explain_unformed())
+            self._spawn(self._explain_silence())
 
-    async def _explain_unformed(self) -> None:
+    async def _explain_silence(self) -> None:
         """Say which nodes can't connect, and go on without one that could before, or end the run.
 
         Where none of them ever could, or it was tried often enough, nobody knows whom to go on without.
@@ -367,6 +367,8 @@ class Conductor:
             firsts.setdefault(self._seats[seat].node.id, self._seats[seat])
         try:
             found = await mesh.explain([*firsts.values()], self.id, self._together)
+            if found.apart is not None:  # beside what the run itself sends, a try may fail by chance
+                found = await mesh.explain([*firsts.values()], self.id, self._together)
         except _Over:
             return
         if generation != self._generations.generation or (found.apart is None and self._formed == generation):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from daisychain.agent.preflight import judge_paths
+from daisychain.agent.reach import STUCK
 from daisychain.agent.seats import Seat, Together, listen, try_paths
 from daisychain.errors import DaisyError
 from daisychain.facts import Node
@@ -20,7 +21,7 @@ class Explained(NamedTuple):
     message: str
     remedy: str
     apart: Seat | None = None
-    """Of the two that can't connect, the one without which the others may go on; None: no such pair was found."""
+    """Of the two that can't connect, the one without which the others may go on; None: no way is closed."""
 
     @property
     def text(self) -> str:
@@ -40,7 +41,9 @@ async def explain(seats: Sequence[Seat], run: str, together: Together) -> Explai
         for verdict in judge_paths(nodes, {pair: reasons[pair]}):
             start, end = (nodes[at] for at in pair)
             message = f"gloo can't connect the ranks: {_named(start)} can't reach {_named(end)}: {reasons[pair]}"
-            return Explained(verdict.node, message, verdict.remedy, seats[max(pair)])
+            # large packets may only be slow beside the run's own
+            apart = seats[max(pair)] if reasons[pair] != STUCK else None
+            return Explained(verdict.node, message, verdict.remedy, apart)
     message = f"gloo can't connect the ranks of {among}, though each reaches the others now"
     return Explained("", message, "Launch again; if it stays so, the ranks' logs have gloo's own words")
 

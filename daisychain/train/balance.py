@@ -4,7 +4,8 @@ Every rank's time of a step reaches all ranks along with the next step's gradien
 feeds it the same times, so all change the shares at the same step.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from math import ceil, hypot, sqrt
 from statistics import mean, median, pstdev
 from typing import NamedTuple
@@ -87,7 +88,7 @@ class Balancer:
         """Of steps before these, as they would have been with these shares and at the speeds of now."""
         self._undecided = 0
         """Steps since the last window's end."""
-        self._steps: list[Step] = []
+        self._steps: deque[Step] = deque(maxlen=2 * WINDOW)
         """Of these shares; the first ones are left out."""
         self._cold = 0
         """Steps that are still to be left out of these."""
@@ -114,7 +115,7 @@ class Balancer:
             self._cold -= 1
         elif step_s > 0:
             longest_s = max(compute_s)
-            self._steps = [*self._steps[-LONG_WINDOW:], Step(longest_s, step_s - longest_s)]
+            self._steps.append(Step(longest_s, step_s - longest_s))
         reason = self._take_back() or self._follow_jump() or self._end_window()
         return (self._balance.shares, reason) if reason else None
 
@@ -134,7 +135,8 @@ class Balancer:
         return f"steps became {longer:.0%} longer with the new shares, which are taken back"
 
     def _begin_anew(self, unproven: tuple[tuple[int, ...], list[Step]] | None) -> None:
-        self._steps, self._cold, self._unproven = [], COLD_STEPS, unproven
+        self._steps.clear()
+        self._cold, self._unproven = COLD_STEPS, unproven
 
     def _follow_jump(self) -> str:
         newest, wanted = self._times[-JUMP_STEPS:], JUMP_STEPS + REFERENCE[0]
@@ -193,7 +195,7 @@ class Balancer:
             if jumped:
                 self._hold, self._unproven = 0, None
             # until a change has proven itself, the next ones are compared with what was before it
-            self._begin_anew(self._unproven or ((old, self._steps[-2 * WINDOW :]) if proves else None))
+            self._begin_anew(self._unproven or ((old, [*self._steps]) if proves else None))
         return reason
 
 
@@ -253,7 +255,7 @@ def uncertainty(times: Sequence[float]) -> float:
     return pstdev(times) / middle / sqrt(len(times)) if middle > 0 else 1.0
 
 
-def became_longer(before: Sequence[Step], now: Sequence[Step]) -> float:
+def became_longer(before: Collection[Step], now: Collection[Step]) -> float:
     """By what part steps became longer though computing didn't; 0 where that isn't sure, or not worth a change."""
     (computed_s, rest_s), (computes_s, rests_s) = _means(before), _means(now)
     error_s = hypot(*(pstdev(step.rest_s for step in steps) / sqrt(len(steps)) for steps in (before, now)))
@@ -262,7 +264,7 @@ def became_longer(before: Sequence[Step], now: Sequence[Step]) -> float:
     return longer if longer > HARM and rests_s - rest_s > SURELY * error_s else 0.0
 
 
-def _means(steps: Sequence[Step]) -> tuple[float, float]:
+def _means(steps: Collection[Step]) -> tuple[float, float]:
     return mean(step.compute_s for step in steps), mean(step.rest_s for step in steps)
 
 

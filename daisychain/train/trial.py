@@ -70,10 +70,6 @@ class Measured(NamedTuple):
     per_sample_ps: int = 0
     early: int = PARTS
     """Of PARTS of a step, those that are over when the first bucket of gradients is complete."""
-    largest: int = 0
-    """The most samples that were tried at once ..."""
-    largest_ns: int = 0
-    """... and what they took."""
     cap: int = 0
     """The most samples that memory holds; 0: unknown."""
 
@@ -236,14 +232,14 @@ class Bench:
     def _measure(self, step: "_Step", buckets: Sequence[Sequence[nn.Parameter]], sizes: Sequence[int]) -> Measured:
         points: list[tuple[int, float]] = []
         used: list[tuple[int, Memory]] = []
-        early, first, before, full = 1.0, buckets[0], memory(), False
-        others = [parameter for bucket in buckets[1:] for parameter in bucket]
+        early, before, full, seen = 1.0, memory(), False, _Seen()
         begun_s = time.perf_counter()
         for size in sorted(set(sizes)):
             full = bool(points) and not fits(size, points[-1][0], before, memory())
             if full or (points and time.perf_counter() - begun_s > PATIENCE_S):
                 break
-            with _watching(first, others) as seen:
+            seen.parts.clear()
+            with _watching(buckets, seen.gradient):
                 watched = partial(self._watched, partial(step, size), seen)
                 points.append((size, measure(watched, self._slowdown, each_s=EACH_S)))
             used.append((size, memory()))
@@ -254,8 +250,6 @@ class Bench:
             round(cost.fixed_s * 1e9),
             max(1, round(cost.per_sample_s * 1e12)),
             min(PARTS, max(1, round(early * PARTS))),
-            points[-1][0],
-            round(points[-1][1] * 1e9),
             0 if any(p.is_cuda for p in step.parameters) else cap,
         )
 
@@ -289,7 +283,8 @@ class Bench:
         if number < FEWEST_TOGETHER or max(shares) > (self._most or batch):
             return None
         share, twin = max(FEWEST_SAMPLES, shares[self._course.rank]), self._exchange.twin()
-        with self._course.set_aside(twin), _sending(buckets, twin) as sender:
+        sender = _Sender(buckets, twin)
+        with self._course.set_aside(twin), _watching(buckets, sender.gradient):
             for at in range(number + 1):
                 if at == 1:  # the first one is for allocations
                     self._exchange.gather([0])
@@ -384,7 +379,7 @@ class _Step:
 
 
 class _Seen:
-    """When, in each step, the last gradient of a bucket was complete, as a part of the step; backward's end is 1."""
+    """When, in each step, the first bucket's last gradient was complete, as a part of the step; backward's end is 1."""
 
     def __init__(self) -> None:
         self.parts: list[float] = []
@@ -393,9 +388,10 @@ class _Seen:
     def begin(self) -> None:
         self._begun_s, self._bucket_s, self._last_s = time.perf_counter(), 0.0, 0.0
 
-    def gradient(self, *, of_bucket: bool) -> None:
+    def gradient(self, bucket: int) -> None:
+        """One of a bucket's gradients is complete."""
         self._last_s = time.perf_counter()
-        if of_bucket:
+        if bucket == 0:
             self._bucket_s = self._last_s
 
     def end(self) -> None:
@@ -438,30 +434,15 @@ class _Sender:
 
 
 @contextmanager
-def _sending(buckets: Sequence[Sequence[nn.Parameter]], exchange: Exchange) -> Iterator[_Sender]:
-    sender = _Sender(buckets, exchange)
+def _watching(buckets: Sequence[Sequence[nn.Parameter]], complete: Callable[[int], None]) -> Iterator[None]:
+    """Inside, `complete` is told of each gradient's bucket, by its number, once the gradient is complete."""
     handles = [
-        parameter.register_post_accumulate_grad_hook(lambda _, at=at: sender.gradient(at))  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(lambda _, at=at: complete(at))  # type: ignore[no-untyped-call]
         for at, bucket in enumerate(buckets)
         for parameter in bucket
     ]
     try:
-        yield sender
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _watching(bucket: Sequence[nn.Parameter], others: Sequence[nn.Parameter] = ()) -> Iterator[_Seen]:
-    seen = _Seen()
-    handles = [
-        parameter.register_post_accumulate_grad_hook(lambda _, own=own: seen.gradient(of_bucket=own))  # type: ignore[no-untyped-call]
-        for own, parameters in ((True, bucket), (False, others))
-        for parameter in parameters
-    ]
-    try:
-        yield seen
+        yield
     finally:
         for handle in handles:
             handle.remove()

@@ -70,3 +70,13 @@ async def test_a_node_that_is_gone_meanwhile_is_named() -> None:
     assert found.message.endswith(": old: the connection was lost")
     assert found.text == f"{found.message}. {found.remedy}"
     assert found.remedy
+
+
+async def test_a_way_on_which_only_large_packets_are_slow_is_told_but_not_closed() -> None:
+    stuck = FakeSide({"head": "small packets pass, large ones don't"})
+    found = await explained(seat("head", 1, FakeSide()), seat("old", 3, stuck))
+    assert "small packets pass" in found.message
+    assert found.apart is None
+    closed = await explained(seat("head", 1, FakeSide()), seat("old", 3, FakeSide({"head": "refused"})))
+    assert closed.apart is not None
+    assert closed.apart.name == "old"

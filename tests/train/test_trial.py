@@ -72,8 +72,6 @@ def test_a_model_that_can_be_tried_has_a_cost_for_its_share_and_for_the_whole_ba
     assert not found.why
     (mine,) = found.ranks
     assert mine.per_sample_ps > 0
-    assert mine.largest == 12
-    assert mine.largest_ns > 0
     assert found.alone_s > 0
     assert found.together.shares == (12,), "of those that were tried"
     assert found.together.step_s > 0
@@ -154,7 +152,7 @@ def test_two_models_are_not_tried():
 
 def test_no_more_samples_than_may_be_computed_at_once():
     setting = Setting(most=6)
-    assert setting.run().ranks[0].largest == 6
+    setting.run()
     assert set(setting.course.weighed) == {3, 6}
 
 
@@ -162,12 +160,12 @@ def test_a_node_without_memory_for_the_whole_batch_is_not_tried_on_it(monkeypatc
     setting = Setting()
     monkeypatch.setattr(trial, "fits", lambda *_: False)
     found = setting.run()
-    assert found.ranks[0].largest == found.ranks[0].cap == 8
+    assert found.ranks[0].cap == 8
     assert found.alone_s == 0
 
 
 def test_a_slowed_rank_takes_as_much_longer():
-    slow, fast = (Setting(nn.Linear(3, 2), slowdown=by).run().ranks[0].largest_ns for by in (40.0, 1.0))
+    slow, fast = (Setting(nn.Linear(3, 2), slowdown=by).run().ranks[0].cost.step_s(12) for by in (40.0, 1.0))
     assert slow > 4 * fast
 
 
@@ -203,7 +201,7 @@ def test_a_node_holds_what_its_free_memory_does_beside_what_is_taken():
 
 def test_where_an_exchange_takes_longer_than_there_is_time_for_nothing_is_made_together(monkeypatch):
     monkeypatch.setattr(trial, "TOGETHER_S", 0.0)
-    assert setting_together() is None
+    assert Setting().run().together is None
 
 
 def test_the_whole_batch_is_not_made_alone_where_it_may_not_be_computed_at_once():
@@ -213,10 +211,6 @@ def test_the_whole_batch_is_not_made_alone_where_it_may_not_be_computed_at_once(
 def test_a_step_that_would_take_too_long_is_not_made_alone(monkeypatch):
     monkeypatch.setattr(trial, "PATIENCE_S", 0.0)
     assert Setting().run().alone_s == 0
-
-
-def setting_together():
-    return Setting().run().together
 
 
 def test_all_ranks_must_be_known():

@@ -106,7 +106,7 @@ def _alone(question: Question, whole: Forecast, name: str) -> str:
     free = replace(question, network=Network({n: float("inf") for n in question.names}))
     if len(best(free).names) == 1:  # not the network's fault
         return f"these {_number(len(whole.names))} machines are {compared}; use --nodes {name}"
-    where = "this Wi-Fi" if question.network.shared else "this network"
+    where = "this Wi-Fi" if question.network.wifi else "this network"
     remedies = _worded(list(_remedies(question)))
     return f"on {where} {question.sync.kind} sync is {compared}; {remedies or f'use --nodes {name}'}"
 

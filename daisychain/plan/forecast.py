@@ -63,6 +63,8 @@ class Network:
     """Of one message of next to nothing, between neighbours."""
     shared: bool = False
     """One medium for all, as Wi-Fi is: it carries the sum of the rates that the nodes had at once."""
+    wifi: bool = False
+    """Whether all nodes are known to be on Wi-Fi; only for what people are told."""
 
     def sum_s(self, names: Sequence[str], size: float) -> float:
         """Seconds of summing `size` bytes over these nodes; 0 for one node alone."""

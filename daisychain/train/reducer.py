@@ -9,7 +9,7 @@ raise in the script when a rank is lost, and it can't be told that its group has
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -100,6 +100,51 @@ class Bucket:
             torch._foreach_copy_(gradients, views)
 
 
+class Departures:
+    """Sums of buckets, begun in their order, the same on every rank: each once all its gradients are complete.
+
+    The last one waits until backward is over.
+    """
+
+    def __init__(self, buckets: list[Bucket], exchange: Exchange, weight: Callable[[], float]) -> None:
+        """weight: the factor of this rank's gradients, asked for when they leave."""
+        self.buckets = buckets
+        self._exchange, self._weight = exchange, weight
+        self._sent: list[Any] = []
+
+    def begin(self) -> None:
+        """A backward pass begins."""
+        self._sent = []
+        for bucket in self.buckets:
+            bucket.missing = len(bucket.parameters)
+
+    def complete(self, index: int) -> None:
+        """One of this bucket's gradients is."""
+        self.buckets[index].missing -= 1
+        while len(self._sent) < len(self.buckets) - 1 and not self.buckets[len(self._sent)].missing:
+            self.send()
+
+    def send_others(self) -> None:
+        """What hasn't left yet, but for the last."""
+        while len(self._sent) < len(self.buckets) - 1:
+            self.send()
+
+    def send(self) -> None:
+        """Begin the next one's sum."""
+        bucket = self.buckets[len(self._sent)]
+        bucket.fill(self._weight())
+        self._sent.append(self._exchange.start(bucket.buffer))
+
+    def send_along(self, values: Tensor) -> None:
+        """Begin the sum of something else."""
+        self._sent.append(self._exchange.start(values))
+
+    def wait(self) -> None:
+        """Until all sums have arrived."""
+        for work in self._sent:
+            self._exchange.finish(work)
+
+
 class Reducer:
     """Watches one model's backward passes. All ranks must build it from the same model."""
 
@@ -120,9 +165,8 @@ class Reducer:
         self._wire = wire
         self._handles: list[Any] = []
         self._laid_out: tuple[Any, ...] = ()
-        self._buckets: list[Bucket] = []
+        self._departures = Departures([], exchange, lambda: steps.weight)
         self._running = self._in_parts = False
-        self._sent: list[Any] = []
         self.lay_out()
         model.register_forward_pre_hook(lambda *_: self.lay_out())
 
@@ -130,7 +174,7 @@ class Reducer:
     def groups(self) -> list[list[nn.Parameter]]:
         """Parameters whose gradients leave together, in the order in which they do."""
         self.lay_out()
-        return [bucket.parameters for bucket in self._buckets]
+        return [bucket.parameters for bucket in self._departures.buckets]
 
     def lay_out(self) -> None:
         """Make the buckets, if their size or the trained parameters have changed (some were frozen or freed).
@@ -147,7 +191,7 @@ class Reducer:
             handle.remove()
         parameters = [p for p in reversed(self._parameters) if p.requires_grad]
         groups = list(_groups(parameters, limit))
-        self._buckets = [Bucket(group, 0, self._wire) for group in groups]
+        self._departures.buckets = [Bucket(group, 0, self._wire) for group in groups]
         self._handles = [
             parameter.register_post_accumulate_grad_hook(partial(self._ready, index))  # type: ignore[no-untyped-call]
             for index, group in enumerate(groups)
@@ -161,20 +205,11 @@ class Reducer:
             self._in_parts = self._steps.in_parts
             if self._exchange.alone and not self._in_parts:
                 return
-            self._running, self._sent = True, []
-            for bucket in self._buckets:
-                bucket.missing = len(bucket.parameters)
+            self._running = True
+            self._departures.begin()
             Variable._execution_engine.queue_callback(self._finish_part if self._in_parts else self._finish)
-        if self._in_parts:
-            return
-        self._buckets[index].missing -= 1
-        while len(self._sent) < len(self._buckets) - 1 and not self._buckets[len(self._sent)].missing:
-            self._send()
-
-    def _send(self) -> None:
-        bucket = self._buckets[len(self._sent)]
-        bucket.fill(self._steps.weight)
-        self._sent.append(self._exchange.start(bucket.buffer))
+        if not self._in_parts:
+            self._departures.complete(index)
 
     def _finish_part(self) -> None:
         """A part's backward is over. After the last one, the sums are exchanged like any gradients."""
@@ -191,34 +226,33 @@ class Reducer:
     def _finish(self) -> None:
         """Backward is over: exchange what is left, and give every parameter its sum."""
         self._running = False
-        while len(self._sent) < len(self._buckets) - 1:
-            self._send()
-        used = [float(p.grad is not None) for bucket in self._buckets for p in bucket.parameters]
+        self._departures.send_others()
+        used = [float(p.grad is not None) for bucket in self._departures.buckets for p in bucket.parameters]
         bulletin = self._steps.bulletin()
         self._steps.ready()
         news = self._send_last(bulletin + used)
-        for work in self._sent:
-            self._exchange.finish(work)
+        self._departures.wait()
         self._steps.reduced()
         if self._exchange.broken:
             return
         told: list[float] = news.tolist()
         self._steps.posted(told[: len(bulletin)])
         flags = iter(told[len(bulletin) :])
-        for bucket in self._buckets:
+        for bucket in self._departures.buckets:
             bucket.hand_out([next(flags) > 0 for _ in bucket.parameters])
 
     def _send_last(self, news: list[float]) -> Tensor:
         """The last bucket, the news behind its gradients; in an exchange of their own where they lose precision."""
-        last = self._buckets[-1]
+        buckets = self._departures.buckets
+        last = buckets[-1]
         along = last.buffer.dtype in (torch.float32, torch.float64)
         if along and len(last.buffer) != last.size + len(news):
-            last = self._buckets[-1] = Bucket(last.parameters, len(news))
+            last = buckets[-1] = Bucket(last.parameters, len(news))
         values = last.buffer[last.size :] if along else torch.empty(len(news))
         values.copy_(torch.tensor(news, dtype=values.dtype))
-        self._send()
+        self._departures.send()
         if not along:
-            self._sent.append(self._exchange.start(values))
+            self._departures.send_along(values)
         return values
 
 

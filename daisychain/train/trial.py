@@ -27,7 +27,7 @@ from daisychain.train import reports
 from daisychain.train.batches import Piece
 from daisychain.train.bench import measure
 from daisychain.train.exchange import Exchange
-from daisychain.train.reducer import Bucket
+from daisychain.train.reducer import Bucket, Departures
 from daisychain.train.state import Training
 from daisychain.train.undo import gradients, put_gradients
 
@@ -283,18 +283,22 @@ class Bench:
         if number < FEWEST_TOGETHER or max(shares) > (self._most or batch):
             return None
         share, twin = max(FEWEST_SAMPLES, shares[self._course.rank]), self._exchange.twin()
-        sender = _Sender(buckets, twin)
-        with self._course.set_aside(twin), _watching(buckets, sender.gradient):
+        departures = Departures([Bucket(list(bucket), 0) for bucket in buckets], twin, lambda: share / batch)
+        with self._course.set_aside(twin), _watching(buckets, departures.complete):
             for at in range(number + 1):
                 if at == 1:  # the first one is for allocations
                     self._exchange.gather([0])
                     begun_s = time.perf_counter()
                 before_s = time.perf_counter()
-                step(share, shares, sender.begin)
+                step(share, shares, departures.begin)
                 self._settle()
                 if self._slowdown > 1:
                     time.sleep((time.perf_counter() - before_s) * (self._slowdown - 1))
-                sender.finish()
+                departures.send_others()
+                departures.send()
+                departures.wait()
+                for bucket in departures.buckets:
+                    bucket.hand_out([False] * len(bucket.parameters))
             took_s = (time.perf_counter() - begun_s) / number
         if twin.broken:
             self._exchange.fail(ConnectionError(twin.broken))
@@ -397,40 +401,6 @@ class _Seen:
     def end(self) -> None:
         if self._bucket_s:
             self.parts.append(1 - (self._last_s - self._bucket_s) / (time.perf_counter() - self._begun_s))
-
-
-class _Sender:
-    """Exchanges a step's gradients as the reducer does: a bucket's sum begins once all its gradients are complete."""
-
-    def __init__(self, buckets: Sequence[Sequence[nn.Parameter]], exchange: Exchange) -> None:
-        self._exchange, self._buckets = exchange, [Bucket(list(bucket), 0) for bucket in buckets]
-        self._sent: list[Any] = []
-
-    def begin(self) -> None:
-        """A backward pass begins."""
-        self._sent = []
-        for bucket in self._buckets:
-            bucket.missing = len(bucket.parameters)
-
-    def gradient(self, bucket: int) -> None:
-        """One of a bucket's gradients is complete. The last bucket waits for the end of the step, as in a run."""
-        self._buckets[bucket].missing -= 1
-        while len(self._sent) < len(self._buckets) - 1 and not self._buckets[len(self._sent)].missing:
-            self._send()
-
-    def finish(self) -> None:
-        """Send what is left, wait until all has arrived, and give every parameter its sum."""
-        while len(self._sent) < len(self._buckets):
-            self._send()
-        for work in self._sent:
-            self._exchange.finish(work)
-        for bucket in self._buckets:
-            bucket.hand_out([False] * len(bucket.parameters))
-
-    def _send(self) -> None:
-        bucket = self._buckets[len(self._sent)]
-        bucket.fill(1 / self._exchange.world_size)
-        self._sent.append(self._exchange.start(bucket.buffer))
 
 
 @contextmanager

@@ -57,7 +57,7 @@ async def together(parts: list[Any]) -> list[Any]:
 async def test_each_node_sends_to_the_next_and_the_last_to_the_first() -> None:
     seats = three()
     network = await measure(seats, PEERS, OPEN, "run-1", together)
-    assert network == Network({"head": 1e6, "mid": 2e6, "old": 3e6}, 0.003, shared=True)
+    assert network == Network({"head": 1e6, "mid": 2e6, "old": 3e6}, 0.003, shared=True, wifi=True)
     asked = [side.asked for side in (each.side for each in seats) if isinstance(side, FakeSide)]
     assert asked == [[SendFlow(run="run-1", peer=PEERS[to])] for to in (1, 2, 0)]
 
@@ -69,19 +69,31 @@ async def test_a_medium_is_shared_only_where_all_are_on_wifi() -> None:
     assert not network.shared
 
 
-@pytest.mark.parametrize(("alone", "shared"), [(1.4e6, False), (2.5e6, True)])
-async def test_a_medium_is_shared_where_one_node_alone_gets_much_more_through(alone: float, shared: bool) -> None:
+@pytest.mark.parametrize(
+    ("sent", "shared"),
+    [
+        ([1.0e6, 1.4e6], False),
+        ([1.0e6, 2.5e6, 1.0e6, 2.4e6], True),
+        ([0.3e6, 1.0e6, 1.0e6, 1.0e6], False),  # busy for a moment while all were sending
+        ([1.0e6, 2.5e6, 1.0e6, 1.0e6], False),
+    ],
+    ids=["alike", "shared", "busy", "once"],
+)
+async def test_a_medium_is_shared_where_one_node_alone_gets_much_more_through_twice(
+    sent: list[float], shared: bool
+) -> None:
     class Air(FakeSide):
         async def ask(self, message: Message, timeout_s: float) -> AnyMessage:
-            answer = await super().ask(message, timeout_s)
-            return FlowSent(bytes_per_s=alone) if len(self.asked) == 2 else answer
+            await super().ask(message, timeout_s)
+            return FlowSent(bytes_per_s=sent[len(self.asked) - 1])
 
-    seats = three(kind="ethernet")
-    seats[0] = seats[0]._replace(side=Air(FlowSent(bytes_per_s=1e6, latency_s=0.001)))
+    seats, air = three(kind="ethernet"), Air(FlowSent())
+    seats[0] = seats[0]._replace(side=air)
     network = await measure(seats, PEERS, OPEN, "run-1", together)
     assert network is not None
-    assert network.shared is shared
+    assert (network.shared, network.wifi) == (shared, False)
     assert network.bytes_per_s["head"] == 1e6
+    assert len(air.asked) == len(sent)
 
 
 async def test_on_fast_links_nobody_sends_alone() -> None:

@@ -16,11 +16,11 @@ from daisychain.plan.sync import Sync
 NAMES = ("desk", "nuc", "old", "pi")
 
 
-def question(per_sample_s, bytes_per_s=1e15, *, fixed_s=(), cap=None, latency_s=0.0, shared=False, **more):
+def question(per_sample_s, bytes_per_s=1e15, *, fixed_s=(), cap=None, latency_s=0.0, shared=False, wifi=False, **more):
     fixed_s = fixed_s or [0.0] * len(per_sample_s)
     costs = [Cost(fixed, each, cap) for fixed, each in zip(fixed_s, per_sample_s, strict=True)]
     machines = tuple(Machine(name, cost) for name, cost in zip(NAMES, costs, strict=False))
-    network = Network({machine.name: bytes_per_s for machine in machines}, latency_s, shared)
+    network = Network({machine.name: bytes_per_s for machine in machines}, latency_s, shared, wifi)
     return Question(machines, network, **{"buckets": (1_000_000,), "batch": 700, **more})
 
 
@@ -51,11 +51,16 @@ def test_two_nodes_are_to_be_left_out():
 
 
 def test_on_wifi_a_larger_batch_a_cable_and_local_steps_would_help():
-    asked = question([1 / 9000, 1 / 6000], 3e6, shared=True, buckets=(800_000,), batch=512)
+    asked = question([1 / 9000, 1 / 6000], 3e6, shared=True, wifi=True, buckets=(800_000,), batch=512)
     assert advise(asked) == (
         "on this Wi-Fi exact sync is slower than desk alone (0.2x); batch 8192 would make it 1.1x, "
         "a gigabit cable 1.4x, --sync local (approximate) 1.6x"
     )
+
+
+def test_a_medium_that_is_shared_is_called_wifi_only_where_all_are_on_wifi():
+    asked = question([1 / 9000, 1 / 6000], 3e6, shared=True, buckets=(800_000,), batch=512)
+    assert advise(asked).startswith("on this network exact sync is slower than desk alone (0.2x); batch 8192")
 
 
 def test_a_cable_is_no_remedy_for_a_wired_network_that_is_as_fast():

@@ -34,7 +34,7 @@ from daisychain.train.batches import Piece, SharedLoader
 from daisychain.train.crew import Crew
 from daisychain.train.exchange import Exchange
 from daisychain.train.local import LocalSteps
-from daisychain.train.meter import Meter
+from daisychain.train.meter import Charge, Meter, waited_s
 from daisychain.train.micro import parts_of
 from daisychain.train.orders import Orders
 from daisychain.train.reducer import Reducer
@@ -94,7 +94,7 @@ class Chain:
         self._steps = kind(
             crew=self._crew,
             training=self._training,
-            meter=Meter(task.slowdown, settle=_settle(self.device)),
+            meter=Meter(task.slowdown, settle=_settle(self.device), charge=Charge(waited_s)),
             tell=tell,
             seed=self.seed,
             unequal=not self.option("equal", False),

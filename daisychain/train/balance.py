@@ -22,6 +22,9 @@ COLD_STEPS = 2
 JUMP = 1.25
 """A change of speed that is acted on without waiting for a window's end, when the newest steps agree on it."""
 JUMP_STEPS = 5
+JUMP_S = 1.0
+"""The newest steps must cover this much time, or be a window's: under a CPU quota (of 0.1 s) some steps in a row run at
+full speed, and then some don't."""
 JUMP_QUANTILE = 0.85
 """Part of the steps before that the newest must all lie beyond.
 
@@ -76,11 +79,20 @@ class Balancer:
     """
 
     def __init__(
-        self, shares: tuple[int, ...], known: Sequence[Cost], names: Sequence[str], *, skip: int = COLD_STEPS
+        self,
+        shares: tuple[int, ...],
+        known: Sequence[Cost],
+        names: Sequence[str],
+        *,
+        skip: int = COLD_STEPS,
+        eager: bool = True,
     ) -> None:
-        """known: the reference model's cost on each rank. skip: steps left out at first."""
+        """known: a model's cost on each rank, the run's own or the reference one. skip: steps left out at first.
+
+        eager: shares come from another model, and follow the first windows at once.
+        """
         self._known, self._names = known, names
-        self._balance = Balance(shares)
+        self._balance = Balance(shares, eager=eager)
         self._skip = skip
         self._times: list[Sequence[float]] = []
         """Of the steps with these shares."""
@@ -90,6 +102,8 @@ class Balancer:
         """Steps since the last window's end."""
         self._steps: deque[Step] = deque(maxlen=2 * WINDOW)
         """Of these shares; the first ones are left out."""
+        self._step_s = 0.0
+        """About what a step takes; 0: unknown."""
         self._cold = 0
         """Steps that are still to be left out of these."""
         self._unproven: tuple[tuple[int, ...], list[Step]] | None = None
@@ -111,6 +125,7 @@ class Balancer:
             return None
         self._times.append(compute_s)
         self._undecided += 1
+        self._step_s += (step_s - self._step_s) / min(JUMP_STEPS, self._undecided)
         if self._cold:
             self._cold -= 1
         elif step_s > 0:
@@ -139,12 +154,13 @@ class Balancer:
         self._cold, self._unproven = COLD_STEPS, unproven
 
     def _follow_jump(self) -> str:
-        newest, wanted = self._times[-JUMP_STEPS:], JUMP_STEPS + REFERENCE[0]
+        steps = self._jump_steps
+        newest, wanted = self._times[-steps:], steps + REFERENCE[0]
         history = self._times[-wanted:]
         if len(history) < wanted:
             history = [*self._earlier, *history][-wanted:]
-        reference = history[:-JUMP_STEPS]
-        if len(newest) < JUMP_STEPS or len(reference) < REFERENCE[1]:
+        reference = history[:-steps]
+        if len(newest) < steps or len(reference) < REFERENCE[1]:
             return ""
         pairs = list(zip(zip(*reference, strict=True), zip(*newest, strict=True), strict=True))
         jumps = [jump(before, now) for before, now in pairs]
@@ -156,6 +172,11 @@ class Balancer:
         ]
         self._earlier, self._times, self._undecided = _scaled(reference, jumps), newest, 0
         return self._decide(everyone, jumped=True)
+
+    @property
+    def _jump_steps(self) -> int:
+        """How many of the newest must agree."""
+        return min(WINDOW, max(JUMP_STEPS, ceil(JUMP_S / self._step_s))) if self._step_s else JUMP_STEPS
 
     def _end_window(self) -> str:
         if self._undecided not in (FIRST_WINDOW if self._balance.eager else WINDOW, 2 * WINDOW):

@@ -211,7 +211,7 @@ class LocalSteps(Steps):
     @property
     def _compute_s(self) -> float:
         """Of a step over a whole batch with the round's newest shares; the first steps after an exchange left out."""
-        times = [done.times.compute_s for done in self._measured]
+        times = [done.times.charged_s for done in self._measured]
         return typical(times[COLD_STEPS:] or times) if times else 0.0
 
     @property

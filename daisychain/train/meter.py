@@ -5,11 +5,24 @@
 
 Gradients that are exchanged while backward still runs cost nothing here; only what comes after the last one is ready
 does. A node that is slowed on purpose sleeps at the end of each stretch of computing, and that counts as computing.
+
+Waiting isn't always for the others: where processors are short (a CPU quota that is used up, other programs), the
+threads that exchange are kept waiting too. This rank would be quicker with less to do, so what it is charged for a step
+includes that.
 """
 
+import contextlib
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
+
+LOOK_EVERY_S = 0.1
+"""At how long other threads were kept from running."""
+LOOKS = 6
+"""That count together: several periods of a CPU quota (0.1 s)."""
 
 
 class Times(NamedTuple):
@@ -18,6 +31,45 @@ class Times(NamedTuple):
     compute_s: float
     exposed_s: float
     step_s: float
+    charged_s: float
+    """What to share samples by: the computing, and how long the threads that exchange waited for a processor."""
+
+
+def waited_s(tasks: Path = Path("/proc/self/task")) -> float:
+    """Seconds for which threads of this process, but for the caller, were ready to run and didn't; 0 if unknown.
+
+    Linux alone tells (schedstat: nanoseconds run, nanoseconds waited, time slices).
+    """
+    total_ns, own = 0, str(threading.get_native_id())
+    try:
+        for task in tasks.iterdir():
+            if task.name != own:
+                with contextlib.suppress(OSError):  # threads end
+                    total_ns += int((task / "schedstat").read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return total_ns / 1e9
+
+
+class Charge:
+    """What steps cost a rank."""
+
+    def __init__(self, waited: Callable[[], float], clock: Callable[[], float] = time.perf_counter) -> None:
+        """waited: seconds for which other threads were kept from running, so far."""
+        self._waited, self._clock = waited, clock
+        self._looks = deque([(clock(), waited())], maxlen=LOOKS)
+        """When, and how long by then."""
+        self._part = 0.0
+        """Of the time, for which they lately were."""
+
+    def of(self, computed_s: float, step_s: float) -> float:
+        """The cost of the step that is over."""
+        now_s = self._clock()
+        if now_s - self._looks[-1][0] >= LOOK_EVERY_S:
+            total_s, (since_s, before_s) = self._waited(), self._looks[0]
+            self._part = max(0.0, total_s - before_s) / (now_s - since_s)
+            self._looks.append((now_s, total_s))
+        return computed_s + min(self._part * step_s, max(0.0, step_s - computed_s))
 
 
 def _nothing() -> None:
@@ -32,10 +84,14 @@ class Meter:
         slowdown: float = 1.0,
         *,
         settle: Callable[[], None] = _nothing,
+        charge: Charge | None = None,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """slowdown: stretch each second of computing to this many. settle: wait until the device has finished."""
+        """slowdown: stretch each second of computing to this many. settle: wait until the device has finished.
+
+        charge: what steps cost; None: what they compute."""
+        self._charge = charge
         self._slowdown, self._settle, self._clock, self._sleep = slowdown, settle, clock, sleep
         self._running = False
         self._begun_s = self._resumed_s = self._reduced_s = 0.0
@@ -66,7 +122,9 @@ class Meter:
         self._resume()
         self._stop_computing()
         self._running = False
-        return Times(self._compute_s, self._exposed_s, self._clock() - self._begun_s)
+        step_s = self._clock() - self._begun_s
+        charged_s = self._charge.of(self._compute_s, step_s) if self._charge is not None else self._compute_s
+        return Times(self._compute_s, self._exposed_s, step_s, charged_s)
 
     def drop(self) -> None:
         """There was no further batch: no step."""

@@ -226,7 +226,7 @@ class Steps:
         before, shares = self._schedule.at(self.finished), solve(self._batch, costs)
         first = self.finished + 1 + self._lookahead
         self._schedule.change(first, shares)
-        self._balancer = Balancer(shares, costs, names, skip=COLD_STEPS)
+        self._balancer = Balancer(shares, costs, names, skip=COLD_STEPS, eager=False)
         if shares != before:
             self._tell(reports.shares(first + 1, shares, "the model itself was tried on every node"))
 
@@ -350,7 +350,7 @@ class Steps:
         if self.index >= self._length:
             self.epoch, self.index = self.epoch + 1, 0
         if piece.share:
-            self._recent = [*self._recent[1 - RECENT :], times.compute_s / piece.share]
+            self._recent = [*self._recent[1 - RECENT :], times.charged_s / piece.share]
 
     @property
     def _called(self) -> bool:
@@ -359,7 +359,7 @@ class Steps:
     def _balance(self, piece: Piece, times: Times) -> None:
         """All ranks' times of the step before came along with this one's gradients."""
         previous, self._previous = self._previous, piece
-        self._previous_s, self._previous_step_s = times.compute_s, times.step_s
+        self._previous_s, self._previous_step_s = times.charged_s, times.step_s
         if previous is not None and self._board:
             self._rebalance(previous, self._times, self._board[3] / self.world_size)
 

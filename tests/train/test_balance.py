@@ -40,6 +40,13 @@ def test_the_first_window_is_short_and_changes_at_once(skip):
     assert answers[-1] == ((67, 33), "old is 49% slower: 50 -> 33 samples")
 
 
+def test_shares_that_come_from_the_model_itself_do_not_follow_the_first_window():
+    subject = balancer(skip=0, eager=False)
+    answers = [subject.observe((50, 50), 100, (1.0, 1.15)) for _ in range(PATIENCE * WINDOW)]
+    assert answers[:-1] == [None] * (PATIENCE * WINDOW - 1)
+    assert answers[-1] is not None
+
+
 def test_cold_steps_are_left_out():
     subject = balancer()
     answers = [subject.observe((50, 50), 100, (9.0, 1.0)) for _ in range(COLD_STEPS)]
@@ -112,6 +119,17 @@ def test_a_jump_is_what_all_of_the_newest_steps_agree_on(newest, factor):
 
 def test_steps_as_long_as_stalls_that_were_common_before_are_no_jump():
     assert jump([1.0] * 15 + [5.0] * 5, [5.0] * 5) == 1.0
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.5, JUMP_STEPS), (0.1, 10), (0.01, WINDOW)])
+def test_a_jump_must_last_a_second_or_a_window(step_s, steps):
+    subject = balancer(skip=0, eager=False)
+    for _ in range(WINDOW):
+        subject.observe((50, 50), 100, (step_s, step_s), step_s)
+    slower = (step_s / 2, step_s)  # steps still take as long
+    answers = [subject.observe((50, 50), 100, slower, step_s) for _ in range(steps)]
+    assert answers[:-1] == [None] * (steps - 1)
+    assert answers[-1] is not None
 
 
 def test_a_jump_changes_shares_after_five_steps_and_a_small_change_does_not():

@@ -1,8 +1,10 @@
 """Where a step's time goes, on a clock that only moves when told to."""
 
+import threading
+
 import pytest
 
-from daisychain.train.meter import Meter, Times
+from daisychain.train.meter import Charge, Meter, Times, waited_s
 
 
 class Clock:
@@ -38,18 +40,20 @@ def one_step(meter, clock):
 
 
 def test_waiting_for_the_exchange_is_not_computing(clock):
-    assert one_step(meter_of(clock), clock) == Times(compute_s=3.25, exposed_s=0.5, step_s=3.75)
+    assert one_step(meter_of(clock), clock) == Times(compute_s=3.25, exposed_s=0.5, step_s=3.75, charged_s=3.25)
 
 
 def test_a_slowdown_stretches_computing_and_nothing_else(clock):
-    assert one_step(meter_of(clock, slowdown=4.0), clock) == Times(compute_s=13.0, exposed_s=0.5, step_s=13.5)
+    assert one_step(meter_of(clock, slowdown=4.0), clock) == Times(
+        compute_s=13.0, exposed_s=0.5, step_s=13.5, charged_s=13.0
+    )
 
 
 def test_alone_all_of_a_step_is_computing(clock):
     meter = meter_of(clock, slowdown=2.0)
     meter.begin()
     clock.sleep(1.0)
-    assert meter.end() == Times(2.0, 0.0, 2.0)
+    assert meter.end() == Times(2.0, 0.0, 2.0, 2.0)
 
 
 def test_two_backwards_in_a_step_are_both_exposed(clock):
@@ -60,7 +64,7 @@ def test_two_backwards_in_a_step_are_both_exposed(clock):
         meter.ready()
         clock.sleep(0.5)
         meter.reduced()
-    assert meter.end() == Times(2.0, 1.0, 3.0)
+    assert meter.end() == Times(2.0, 1.0, 3.0, 2.0)
 
 
 def test_a_backward_outside_of_a_step_is_left_out(clock):
@@ -68,3 +72,46 @@ def test_a_backward_outside_of_a_step_is_left_out(clock):
     meter.ready()
     meter.reduced()
     assert one_step(meter, clock).exposed_s == 0.5
+
+
+def test_a_step_whose_threads_wait_for_nothing_costs_what_it_computes(clock):
+    meter = Meter(clock=clock, sleep=clock.sleep, charge=Charge(lambda: 0.0, clock))
+    meter.begin()
+    clock.sleep(2.0)
+    assert meter.end().charged_s == 2.0
+
+
+def test_threads_that_wait_for_a_processor_are_charged_too(clock):
+    waited = [7.0]
+    charge = Charge(lambda: waited[0], clock)
+    found = []
+    for _ in range(20):
+        clock.sleep(0.05)
+        waited[0] += 0.01  # while this rank exchanges, which takes 0.03 of 0.05 s
+        found.append(charge.of(0.02, 0.05))
+    assert found[0] == 0.02  # not looked at yet
+    assert found[-1] == pytest.approx(0.03)
+    for _ in range(20):  # and soon forgotten
+        clock.sleep(0.05)
+        found.append(charge.of(0.02, 0.05))
+    assert found[-1] == pytest.approx(0.02)
+
+
+def test_no_more_is_charged_than_the_whole_step(clock):
+    waited = [0.0]
+    charge = Charge(lambda: waited[0], clock)
+    for _ in range(10):
+        clock.sleep(0.05)
+        waited[0] += 0.4  # several threads at once
+    assert charge.of(0.02, 0.05) == pytest.approx(0.05)
+
+
+def test_what_linux_says_of_threads_that_wait(tmp_path):
+    for name, text in (("1", "500 1000000000 3\n"), (str(threading.get_native_id()), "9 9000000000 1\n"), ("2", None)):
+        (tmp_path / name).mkdir()
+        if text is not None:  # a thread may end meanwhile
+            (tmp_path / name / "schedstat").write_text(text)
+    assert waited_s(tmp_path) == 1.0
+    (tmp_path / "1" / "schedstat").write_text("nonsense")
+    assert waited_s(tmp_path) == 0.0
+    assert waited_s(tmp_path / "not-linux") == 0.0

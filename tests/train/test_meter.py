@@ -74,36 +74,45 @@ def test_a_backward_outside_of_a_step_is_left_out(clock):
     assert one_step(meter, clock).exposed_s == 0.5
 
 
-def test_a_step_whose_threads_wait_for_nothing_costs_what_it_computes(clock):
-    meter = Meter(clock=clock, sleep=clock.sleep, charge=Charge(lambda: 0.0, clock))
-    meter.begin()
-    clock.sleep(2.0)
-    assert meter.end().charged_s == 2.0
+class Threads:
+    """A rank whose exchange takes 0.03 s of a step of 0.05, in which its other threads wait for a processor."""
+
+    def __init__(self, clock):
+        self.clock, self.waited, self.looks = clock, 7.0, 0
+        self.meter = Meter(clock=clock, sleep=clock.sleep, charge=Charge(self.look, clock))
+
+    def look(self):
+        self.looks += 1
+        return self.waited
+
+    def step(self, waits, computing_waits=0.0):
+        self.meter.begin()
+        self.clock.sleep(0.02)
+        self.waited += computing_waits
+        self.meter.ready()
+        self.clock.sleep(0.03)
+        self.waited += waits
+        self.meter.reduced()
+        return self.meter.end()
 
 
-def test_threads_that_wait_for_a_processor_are_charged_too(clock):
-    waited = [7.0]
-    charge = Charge(lambda: waited[0], clock)
-    found = []
-    for _ in range(20):
-        clock.sleep(0.05)
-        waited[0] += 0.01  # while this rank exchanges, which takes 0.03 of 0.05 s
-        found.append(charge.of(0.02, 0.05))
-    assert found[0] == 0.02  # not looked at yet
-    assert found[-1] == pytest.approx(0.03)
+def test_threads_that_wait_for_a_processor_during_the_exchange_are_charged_too(clock):
+    threads = Threads(clock)
+    assert [threads.step(0.01).charged_s for _ in range(20)] == pytest.approx([0.03] * 20)
+    assert threads.looks <= 20, "not at every step"
     for _ in range(20):  # and soon forgotten
-        clock.sleep(0.05)
-        found.append(charge.of(0.02, 0.05))
-    assert found[-1] == pytest.approx(0.02)
+        times = threads.step(0.0)
+    assert times.charged_s == times.compute_s == pytest.approx(0.02)
 
 
-def test_no_more_is_charged_than_the_whole_step(clock):
-    waited = [0.0]
-    charge = Charge(lambda: waited[0], clock)
-    for _ in range(10):
-        clock.sleep(0.05)
-        waited[0] += 0.4  # several threads at once
-    assert charge.of(0.02, 0.05) == pytest.approx(0.05)
+def test_that_pass_over_the_whole_exchange_at_most(clock):
+    threads = Threads(clock)
+    assert threads.step(0.5).charged_s == pytest.approx(0.05)  # several threads at once
+
+
+def test_threads_that_help_computing_are_not_charged_twice(clock):
+    threads = Threads(clock)
+    assert threads.step(0.0, computing_waits=0.4).charged_s == pytest.approx(0.02)
 
 
 def test_what_linux_says_of_threads_that_wait(tmp_path):
@@ -111,7 +120,7 @@ def test_what_linux_says_of_threads_that_wait(tmp_path):
         (tmp_path / name).mkdir()
         if text is not None:  # a thread may end meanwhile
             (tmp_path / name / "schedstat").write_text(text)
-    assert waited_s(tmp_path) == 1.0
+    assert waited_s(str(tmp_path)) == 1.0
     (tmp_path / "1" / "schedstat").write_text("nonsense")
-    assert waited_s(tmp_path) == 0.0
-    assert waited_s(tmp_path / "not-linux") == 0.0
+    assert waited_s(str(tmp_path)) == 0.0
+    assert waited_s(str(tmp_path / "not-linux")) == 0.0

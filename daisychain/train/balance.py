@@ -125,7 +125,7 @@ class Balancer:
             return None
         self._times.append(compute_s)
         self._undecided += 1
-        self._step_s += (step_s - self._step_s) / min(JUMP_STEPS, self._undecided)
+        self._step_s += (step_s - self._step_s) / (JUMP_STEPS if self._step_s else 1)
         if self._cold:
             self._cold -= 1
         elif step_s > 0:

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 LOOK_EVERY_S = 0.1
-"""At the exchanges of a step."""
+"""Between two steps whose exchanges are looked at, ..."""
 LOOKS = 8
-"""That count together: over several periods of a CPU quota (0.1 s)."""
+"""... of which so many count together: that covers several periods of a CPU quota (0.1 s)."""
 
 
 class Times(NamedTuple):
@@ -60,8 +60,11 @@ class Charge:
         self._waited, self._clock = waited, clock
         self._next_s, self._looking = 0.0, False
         self._threads_s = 0.0
+        """For which threads waited during this step's exchanges."""
+        self._before_s: float | None = None
+        """What `waited` said as the open exchange began; None: it isn't looked at."""
         self._looks: deque[tuple[float, float]] = deque(maxlen=LOOKS)
-        """Of a step's exchanges: seconds for which threads waited for a processor, and all of them."""
+        """Seconds of a step's exchanges for which threads waited for a processor, and all of them."""
 
     def begin_step(self) -> None:
         """Look at this step's exchanges, if it is time."""
@@ -72,18 +75,18 @@ class Charge:
 
     def begin_exchange(self) -> None:
         """The script's thread begins to wait: what others do from now on is the exchange."""
-        if self._looking:
-            self._threads_s -= self._waited()
+        self._before_s = self._waited() if self._looking else None
 
     def end_exchange(self) -> None:
-        """They are done."""
-        if self._looking:
-            self._threads_s += self._waited()
+        """They are done; said again, it means nothing."""
+        if self._before_s is not None:
+            self._threads_s += max(0.0, self._waited() - self._before_s)  # a thread that ends takes its time along
+            self._before_s = None
 
     def of(self, computed_s: float, exposed_s: float) -> float:
         """The cost of the step that is over, in which so much was computed, and waited for exchanges."""
         if self._looking and exposed_s > 0:
-            self._looks.append((min(exposed_s, max(0.0, self._threads_s)), exposed_s))
+            self._looks.append((min(exposed_s, self._threads_s), exposed_s))
         threads_s, looked_s = sum(look[0] for look in self._looks), sum(look[1] for look in self._looks)
         return computed_s + (exposed_s * threads_s / looked_s if looked_s else 0.0)
 
@@ -136,7 +139,7 @@ class Meter:
     def reduced(self) -> None:
         """The exchange of some gradients is over."""
         self._reduced_s = self._clock()
-        if self._charge is not None and self._ready_s is not None:
+        if self._charge is not None:
             self._charge.end_exchange()
 
     def end(self) -> Times:

@@ -132,6 +132,15 @@ def test_a_jump_must_last_a_second_or_a_window(step_s, steps):
     assert answers[-1] is not None
 
 
+def test_a_single_long_step_makes_no_jump_of_a_few_fast_ones():
+    subject = balancer(skip=0, eager=False)
+    for _ in range(WINDOW - 4):
+        subject.observe((50, 50), 100, (0.01, 0.01), 0.01)
+    # the long one is the first of a window
+    fast = [subject.observe((50, 50), 100, (0.005, 0.01), 0.5 if at == 4 else 0.01) for at in range(WINDOW - 1)]
+    assert fast == [None] * (WINDOW - 1)
+
+
 def test_a_jump_changes_shares_after_five_steps_and_a_small_change_does_not():
     def settled():
         subject = balancer(skip=0)

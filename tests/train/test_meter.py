@@ -115,6 +115,17 @@ def test_threads_that_help_computing_are_not_charged_twice(clock):
     assert threads.step(0.0, computing_waits=0.4).charged_s == pytest.approx(0.02)
 
 
+def test_an_exchange_that_is_over_is_not_looked_at_again(clock):
+    threads = Threads(clock)
+    threads.meter.begin()
+    threads.meter.ready()
+    clock.sleep(0.03)
+    threads.meter.reduced()
+    threads.waited += 0.4  # while the optimizer computes
+    threads.meter.reduced()
+    assert threads.meter.end().charged_s == 0.0
+
+
 def test_what_linux_says_of_threads_that_wait(tmp_path):
     for name, text in (("1", "500 1000000000 3\n"), (str(threading.get_native_id()), "9 9000000000 1\n"), ("2", None)):
         (tmp_path / name).mkdir()

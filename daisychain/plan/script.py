@@ -106,9 +106,20 @@ def _unchained(name: str) -> Verdict:
 
 
 def _iterable_classes(script: Source) -> Iterator[Finding]:
+    """Classes that may be a chained loader's data: not where the data of each such loader is seen to be another."""
+    given = [script.value(argument(call, "dataset", 0)) for call in _chained_loaders(script)]
+    if given and all(isinstance(data, ast.Call) and not _is_iterable(script, data) for data in given):
+        return
     for node in script.classes.values():
         if script.is_a(node, lambda full: is_data(full, ITERABLE)):
             yield _iterable(node.lineno)
+
+
+def _is_iterable(script: Source, data: ast.Call) -> bool:
+    made = script.classes.get(data.func.id) if isinstance(data.func, ast.Name) else None
+    return is_data(script.full(data.func), ITERABLE) or (
+        made is not None and script.is_a(made, lambda full: is_data(full, ITERABLE))
+    )
 
 
 def _iterable(line: int) -> Finding:
@@ -116,10 +127,14 @@ def _iterable(line: int) -> Finding:
     return Finding(line, "refuse", what, "Use a Dataset with __len__ and __getitem__")
 
 
-def _loaders(script: Source) -> Iterator[Finding]:
+def _chained_loaders(script: Source) -> Iterator[ast.Call]:
     for call in script.calls:
-        if not is_data(script.full(call.func), {"DataLoader"}) or not _is_chained(script, call):
-            continue
+        if is_data(script.full(call.func), {"DataLoader"}) and _is_chained(script, call):
+            yield call
+
+
+def _loaders(script: Source) -> Iterator[Finding]:
+    for call in _chained_loaders(script):
         data = script.value(argument(call, "dataset", 0))
         if isinstance(data, ast.Call) and is_data(script.full(data.func), ITERABLE):
             yield _iterable(call.lineno)

@@ -62,6 +62,8 @@ BATCHES = "the DataLoader has its own batch_sampler, or no batches"
         ("class S(I): pass", f"1: {ITERABLE}"),
         ("class S(I):\n    def __len__(self): return 3", f"1: {ITERABLE}"),
         ("class S(I[int]): pass", f"1: {ITERABLE}"),
+        ("class S(I): pass\nloader = DataLoader(S(), 4)", f"1: {ITERABLE}"),
+        ("class S(I): pass\nloader = DataLoader(make(S), 4)\nother = DataLoader(d, 4)", f"1: {ITERABLE}"),
         ("class S(torch.utils.data.IterableDataset): pass", f"1: {ITERABLE}"),
         ("class S(data.IterableDataset): pass", f"1: {ITERABLE}"),
         ("loader = DataLoader(data.ChainDataset([a, b]), 4)", f"1: {ITERABLE}"),
@@ -165,6 +167,7 @@ def test_what_is_not_exactly_as_on_one_machine_is_warned_of_with_its_line(text: 
     [
         "class IterableDataset: pass\nclass S(IterableDataset): pass",
         "class IterableDataset(Dataset): pass\nloader = DataLoader(IterableDataset(), 4)",
+        "class S(I): pass\nl, v = DataLoader(T(x), 4), DataLoader(S())\nl = chain.prepare(l)\nfor x in v: pass",
         "class DataLoader: pass\nloader = DataLoader(d, batch_size=None)",
         "loader = DataLoader(d, batch_size=4, shuffle=True, drop_last=True, batch_sampler=None, sampler=None)",
         "loader = DataLoader(d, 4, sampler=RandomSampler(d, replacement=False))",

@@ -140,6 +140,8 @@ for case in json.loads(sys.argv[4]):
     results[json.dumps(case)] = compare(kind, option, getattr(torch, dtype), shares, layout)
 with open(out, "w") as stream:
     json.dump(results, stream)
+# its threads must not be at work when the process ends
+dist.destroy_process_group()
 """
 
 SHARES = ([7, 2, 1], [8, 0, 2], [9, 1, 0])

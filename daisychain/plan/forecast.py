@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from daisychain.plan.shares import Cost, solve
-from daisychain.plan.sync import MAX_STEPS, Sync, next_steps
+from daisychain.plan.sync import MAX_STEPS, Sync, exposed_s, next_steps
 
 TIE = 0.02
 """Part of a set's speed that more nodes must add to be worth having."""
@@ -262,7 +262,7 @@ class _Solver:
         """The way with a round's steps, and what its exchange adds to each of them."""
         exchange_s = self._question.network.sum_s(names, sum(self._buckets))
         steps = self._question.sync.steps or next_steps(MAX_STEPS, step_s, exchange_s)
-        return Sync("local", steps), exchange_s / steps
+        return Sync("local", steps), exposed_s(steps, step_s, exchange_s)
 
     def steps_between(self, number: int) -> Iterator[Sequence[int]]:
         """Sets on the way from one node to all, each time with the node that helps most, and back without the worst."""

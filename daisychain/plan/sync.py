@@ -14,8 +14,10 @@ MAX_STEPS = 200
 """Of a round, where the tool chooses: longer ones converge less well, and a lost rank costs the others a round."""
 FIRST_STEPS = 10
 """Of the first round, after which exchange and shares are measured."""
-EXPOSED = 0.05
-"""The part of the time that exchanges may take."""
+LEAST_STEPS = 20
+"""Of later ones, where the tool chooses: a round's end itself takes about as long as a step or two."""
+ON_THE_WAY = 0.5
+"""The part of a round for which the average of the one before may be on its way, while steps are done."""
 SLACK = 1.25
 """How much longer a round may be than wanted, so that its pass doesn't end with a short one."""
 MOMENTUM_ABOVE = MAX_STEPS
@@ -57,15 +59,21 @@ def parse(text: str) -> Sync:
 
 
 def next_steps(steps: int, step_s: float, exchange_s: float) -> int:
-    """Steps of the next round: the fewest with which exchanges take less than EXPOSED of the time, at most MAX_STEPS.
+    """Steps of the next round: the fewest during which an exchange is over in good time, LEAST_STEPS to MAX_STEPS.
 
     steps: of the last round; rounds grow twofold at most, since shares follow measured times only between rounds, and
     parameters move fastest at the beginning. step_s: of one step. exchange_s: of one exchange; 0: not yet known.
     """
     if step_s <= 0 or exchange_s <= 0:
         return steps
-    wanted = ceil(exchange_s * (1 - EXPOSED) / EXPOSED / step_s)
-    return max(1, min(wanted, 2 * steps, MAX_STEPS))
+    wanted = max(LEAST_STEPS, ceil(exchange_s / ON_THE_WAY / step_s))
+    return min(wanted, 2 * steps, MAX_STEPS)
+
+
+def exposed_s(steps: int, step_s: float, exchange_s: float) -> float:
+    """What exchanges add to a step of a round, in the mean: what doesn't fit beside the steps, and one that is waited
+    for every MAX_STEPS, where a pass ends and the script looks at its model."""
+    return max(0.0, exchange_s / steps - step_s) + exchange_s / MAX_STEPS
 
 
 def fitted(steps: int, left: int) -> int:

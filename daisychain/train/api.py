@@ -175,12 +175,13 @@ class Chain:
                         exchange = Exchange() if local else self._crew.exchange
                         self._reducers.append(Reducer(thing, self._steps, exchange, wire=wire))
                     thing.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True)
+                    thing.register_state_dict_pre_hook(lambda *_: self._steps.look())  # type: ignore[no-untyped-call]
             case Optimizer():
                 self._training.optimizers.append(thing)
                 _guard_optimizer(thing, self._steps.acts)
             case LRScheduler():
                 self._training.schedulers.append(thing)
-                _guard_scheduler(thing, lambda: self._steps.live)
+                _guard_scheduler(thing, self._steps.schedules)
 
     def _before_forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.is_grad_enabled():
@@ -296,6 +297,7 @@ class Chain:
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The script's own model; `prepare` gives it back as it is."""
+        self._steps.look()
         return model
 
     def save(self, model: nn.Module, path: "str | Path" = "model.pt") -> None:

@@ -1,25 +1,52 @@
-"""All ranks' parameters, averaged: what a round of local steps ends with.
+"""All ranks' parameters, averaged: what a round of local steps ends with, on its way while the next ones are done.
 
-With d_r what a round changed on rank r, and n_r of the round's N samples its own, all ranks sum
+With x what all ranks began a round with, d_r what the round changed on rank r, and n_r of its N samples that rank's
+own, all ranks sum
 
     d = n_1 / N * d_1 + n_2 / N * d_2 + ...
 
-A short round ends at start + d. A longer one takes an outer Nesterov step with -d for a gradient, as torch.optim.SGD
-does: v = MOMENTUM * v + d, and start + RATE * (d + MOMENTUM * v)  (Douillard et al., "DiLoCo", 2023).
+A short round leads to x + d. A longer one takes an outer Nesterov step with -d for a gradient, as torch.optim.SGD
+does: v = MOMENTUM * v + d, and x + RATE * (d + MOMENTUM * v)  (Douillard et al., "DiLoCo", 2023). What a rank has
+changed since the sum was begun is kept: the difference between the average and what the rank had then is added to what
+it has now  (Shen et al., "Faster Distributed Deep Net Training: Computation and Communication Decoupled Stochastic
+Gradient Descent", 2019).
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from daisychain.train.exchange import Exchange
+from daisychain.train.exchange import Exchange, Work
 from daisychain.train.state import Training
 
 RATE = 0.7
 MOMENTUM = 0.9
 WIRE = torch.bfloat16
 """What is exchanged is a small part of a parameter, so that its rounding is small against the parameter's own."""
+
+
+class Slot(NamedTuple):
+    """A floating-point tensor of a model."""
+
+    own: Tensor
+    then: Tensor
+    """The same in a captured state."""
+    is_parameter: bool
+    trains: bool
+
+
+class Sum(NamedTuple):
+    """An average on its way."""
+
+    start: dict[str, Any]
+    """What all ranks began the round with (Training.capture)."""
+    chosen: list[int]
+    ends: list[Tensor]
+    """What this rank had as the sum began, of each that was chosen."""
+    flat: Tensor
+    work: Work
 
 
 class Average:
@@ -31,50 +58,69 @@ class Average:
         """v of every parameter, in order; empty: zero."""
 
     def moved(self, start: dict[str, Any]) -> list[float]:
-        """1 for each tensor that the round has changed on this rank, else 0. start: Training.capture of its begin."""
-        return [float(not torch.equal(own, old)) for own, old, _ in self._tensors(start)]
+        """1 for each tensor that this rank has changed since, else 0. start: Training.capture of the round's begin."""
+        return [float(not torch.equal(slot.own, slot.then)) for slot in self._slots(start)]
 
     @torch.no_grad()
-    def take(
-        self, start: dict[str, Any], moved: list[float], *, weight: float, outer: bool, exchange: Exchange
-    ) -> None:
-        """Be where all ranks' rounds lead to on average; as before, when the exchange breaks.
+    def begin(self, start: dict[str, Any], moved: Sequence[float], *, weight: float, exchange: Exchange) -> Sum:
+        """Begin to sum what the round has changed: of what trains, of buffers, and of what moved in an earlier round.
 
-        moved: summed over all ranks. weight: n_r / N. outer: with the outer step.
+        moved: of that round, over all ranks; empty: everything is summed. weight: n_r / N.
         """
+        slots = self._slots(start)
         chosen = [
-            (index, *tensors)
-            for index, (tensors, ranks) in enumerate(zip(self._tensors(start), moved, strict=True))
-            if ranks
+            index
+            for index, slot in enumerate(slots)
+            if not moved or moved[index] or slot.trains or not slot.is_parameter
         ]
-        flat = torch.zeros(sum(own.numel() for _, own, _, _ in chosen), dtype=self._wire)
-        views = torch.split(flat, [own.numel() for _, own, _, _ in chosen])
+        ends = [slots[index].own.clone() for index in chosen]
+        flat = torch.zeros(sum(end.numel() for end in ends), dtype=self._wire)
         if weight:
-            for view, (_, own, old, _) in zip(views, chosen, strict=True):
-                view.copy_((own - old).mul_(weight).flatten())
-        exchange.finish(exchange.start(flat))
+            for view, index, end in zip(self._views(flat, ends), chosen, ends, strict=True):
+                view.copy_((end - slots[index].then).mul_(weight).flatten())
+        return Sum(start, chosen, ends, flat, exchange.start(flat))
+
+    @torch.no_grad()
+    def end(self, sum: Sum, *, outer: bool, exchange: Exchange, later: dict[str, Any] | None = None) -> None:
+        """Wait for a sum, and be where all ranks' rounds lead to on average; as before, when the exchange breaks.
+
+        outer: with the outer step. later: what this rank had when the next round began, which becomes what all had.
+        """
+        exchange.finish(sum.work)
         if exchange.broken:
             return
-        for view, (index, own, old, is_parameter) in zip(views, chosen, strict=True):
+        slots = self._slots(sum.start)
+        nexts = self._slots(later) if later is not None else []
+        for view, index, end in zip(self._views(sum.flat, sum.ends), sum.chosen, sum.ends, strict=True):
+            own, then, is_parameter, _ = slots[index]
             delta = view.view(own.shape).to(own)
-            own.copy_(old + (self._outer(index, delta, start) if outer and is_parameter else delta))
+            average = then + (self._outer(index, delta, len(slots)) if outer and is_parameter else delta)
+            # what hasn't moved since becomes the average to the bit, on every rank; what is no number never moves
+            still = (own == end) | end.isnan()
+            own.copy_(torch.where(still, average, own + (average - end)))
+            if nexts:
+                nexts[index].then.copy_(average)
 
-    def _outer(self, index: int, delta: Tensor, start: dict[str, Any]) -> Tensor:
+    @staticmethod
+    def _views(flat: Tensor, like: list[Tensor]) -> tuple[Tensor, ...]:
+        return torch.split(flat, [tensor.numel() for tensor in like])
+
+    def _outer(self, index: int, delta: Tensor, count: int) -> Tensor:
         if not self.momentum:
-            self.momentum = [torch.zeros_like(own) for own, _, _ in self._tensors(start)]
+            self.momentum = [torch.zeros(()) for _ in range(count)]
         # another rank's, or a checkpoint's, comes on the CPU
-        v = self.momentum[index] = self.momentum[index].to(delta.device).mul_(MOMENTUM).add_(delta)
+        v = self.momentum[index] = self.momentum[index].to(delta.device).mul(MOMENTUM).add(delta)
         return delta.add(v, alpha=MOMENTUM).mul_(RATE)
 
-    def _tensors(self, start: dict[str, Any]) -> list[tuple[Tensor, Tensor, bool]]:
-        """Every floating-point tensor, as it was at the start, and whether it is a parameter; each once."""
-        found: dict[int, tuple[Tensor, Tensor, bool]] = {}
-        for model, old in zip(self._training.models, start["models"], strict=True):
+    def _slots(self, captured: dict[str, Any]) -> list[Slot]:
+        """Every floating-point tensor, each once."""
+        found: dict[int, Slot] = {}
+        for model, then in zip(self._training.models, captured["models"], strict=True):
             for what, tensors in (("parameters", model.named_parameters()), ("buffers", model.named_buffers())):
                 for name, tensor in tensors:
                     if tensor.is_floating_point() or tensor.is_complex():
-                        own, before = (_real(t.detach()) for t in (tensor, old[what][name]))
-                        found.setdefault(id(tensor), (own, before, what == "parameters"))
+                        own, before = (_real(t.detach()) for t in (tensor, then[what][name]))
+                        found.setdefault(id(tensor), Slot(own, before, what == "parameters", tensor.requires_grad))
         return list(found.values())
 
 

@@ -54,8 +54,11 @@ class Pass(Protocol):
     @property
     def rank(self) -> int: ...
 
-    def starts(self, number: int) -> Iterator[int]:
-        """Batches with which to begin pass `number`, and to begin it again; none when it is done already."""
+    def starts(self, number: int) -> Iterator[tuple[int, int]]:
+        """Epochs and batches with which to begin pass `number`, and to begin again; none when it is done already.
+
+        The epoch is an earlier one where what is left of that must be done again.
+        """
 
     def shares_at(self, ahead: int) -> tuple[int, ...]:
         """The shares of the step that many steps after the last start."""
@@ -160,11 +163,11 @@ class SharedLoader(Generic[T_co]):
         assert steps is not None
         number = self.passes
         self.passes += 1
-        for start in steps.starts(number):
-            yield from self._from(start, number, steps)
+        for epoch, start in steps.starts(number):
+            yield from self._from(start, epoch, steps)
 
     def _from(self, start: int, epoch: int, steps: Pass) -> Iterator[T_co]:
-        """Batches of a pass from number `start` on, until its end or until the chain has to form anew."""
+        """Batches of an epoch from number `start` on, until its end or until the chain has to form anew."""
         pieces: deque[tuple[Piece, list[Piece]]] = deque()
         self._plan = self._cut(start, epoch, pieces, steps)
         batches = self._load()

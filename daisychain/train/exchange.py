@@ -5,7 +5,7 @@ Whatever fails, everything from then on is skipped and gives back the local valu
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
@@ -25,10 +25,17 @@ class Staged:
     def __init__(self, values: Tensor, copy: Tensor, work: dist.Work) -> None:
         self._values, self._copy, self._work = values, copy, work
 
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
     def wait(self) -> None:
         """Until the sums are where the values were."""
         self._work.wait()
         self._values.copy_(self._copy)
+
+
+Work: TypeAlias = "dist.Work | Staged | None"
+"""What was begun; None where there is nobody, or nobody any more."""
 
 
 def needs_staging(values: Tensor) -> bool:
@@ -83,7 +90,7 @@ class Exchange:
         """The first failure is the one that is kept."""
         self.broken = self.broken or str(error) or type(error).__name__
 
-    def start(self, values: Tensor) -> "dist.Work | Staged | None":
+    def start(self, values: Tensor) -> Work:
         """Begin to sum over all ranks, in place."""
         if self.alone or self.broken:
             return None
@@ -96,7 +103,12 @@ class Exchange:
             self.fail(error)
             return None
 
-    def finish(self, work: "dist.Work | Staged | None") -> None:
+    @staticmethod
+    def arrived(work: Work) -> bool:
+        """Whether `finish` needn't wait."""
+        return work is None or work.is_completed()
+
+    def finish(self, work: Work) -> None:
         """Wait for what `start` began."""
         if work is not None:
             try:

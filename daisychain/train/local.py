@@ -1,8 +1,15 @@
 """Local steps in rounds (`--sync local`): ranks step on their own shares, then parameters are averaged. Approximate.
 
 Every rank does every step, on its part of the global batch, with its own optimizer; nothing is exchanged until the
-round is over. A round ends after a number of steps, and with its pass over the data. It counts as a whole: a rank that
-is lost takes the others back to the round's start, and a step is reported once its round is complete.
+round is over. A round ends after a number of steps, and with its pass over the data. Its average is on its way while
+the next round's steps are done, and is added to what they have changed (average.py); a rank waits for it
+
+- when the next round is over, and when a round is a single step,
+- when the script leaves its loop, and at the end of the last pass,
+- and where the script looks at the model between two passes.
+
+A round counts as a whole, once its average is there: only then are its steps reported, and a rank that is lost before
+takes the others back to the round's start, into an earlier pass too.
 """
 
 import sys
@@ -12,24 +19,57 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from daisychain.errors import ScriptError
 from daisychain.plan.sync import FIRST_STEPS, MOMENTUM_ABOVE, Sync, fitted, next_steps
 from daisychain.train import reports
-from daisychain.train.average import Average
+from daisychain.train.average import Average, Sum
 from daisychain.train.balance import COLD_STEPS, typical
 from daisychain.train.batches import Piece
+from daisychain.train.exchange import Work
 from daisychain.train.meter import Times
 from daisychain.train.state import digest
 from daisychain.train.steps import Steps
 
 
 class Done(NamedTuple):
-    """A step of the open round."""
+    """A step of a round."""
 
     piece: Piece
     times: Times
     report: reports.Report
+
+
+class Round:
+    """What this rank does by itself between two averages."""
+
+    def __init__(self, start: dict[str, Any], steps: int) -> None:
+        self.start = start
+        """What all ranks were when it began; while the average before is on its way, what this rank was."""
+        self.steps = steps
+        """Planned."""
+        self.done: list[Done] = []
+
+    @property
+    def samples(self) -> int:
+        """Of all ranks."""
+        return sum(done.piece.batch for done in self.done)
+
+    @property
+    def own_samples(self) -> int:
+        return sum(done.piece.share for done in self.done)
+
+    def measured(self, batch: int) -> list[Done]:
+        """Steps over a whole batch with the newest shares of those."""
+        whole = [done for done in self.done if done.piece.batch == batch]
+        return [done for done in whole if done.piece.shares == whole[-1].piece.shares]
+
+    def compute_s(self, batch: int) -> float:
+        """Of such a step; the first ones after an exchange are left out. 0: there was none."""
+        times = [done.times.charged_s for done in self.measured(batch)]
+        return typical(times[COLD_STEPS:] or times) if times else 0.0
 
 
 class News(NamedTuple):
@@ -44,9 +84,9 @@ class News(NamedTuple):
     compute_s: list[float]
     """Of a step over a whole batch; 0: there was none."""
     exchange_s: list[float]
-    """Of the last round; 0: there was none."""
+    """From the begin of the last round's average to its end; 0: there was none."""
     hashes: list[float]
-    """Of the parameters at the round's start."""
+    """Of the parameters that all had at the round's start."""
     moved: list[float]
     """Ranks on which the round has changed a tensor, for each (average.Average)."""
 
@@ -60,6 +100,25 @@ class News(NamedTuple):
         return cls(samples, finished, wish, leaving, compute_s, exchange_s, hashes, rest[3 * ranks :])
 
 
+class Heard(NamedTuple):
+    """A round whose average has arrived, and what all ranks told of it."""
+
+    round: Round
+    news: News
+
+
+class Sent(NamedTuple):
+    """A round that is over, and what is on its way."""
+
+    round: Round
+    finished: int
+    begun_s: float
+    told: Tensor
+    """The news, summed once `telling` has arrived."""
+    telling: Work
+    sum: Sum
+
+
 class LocalSteps(Steps):
     """Steps whose gradients stay on their rank. Alone, each step counts at once, as usual."""
 
@@ -67,14 +126,15 @@ class LocalSteps(Steps):
         super().__init__(**more)
         self._fixed = bool(sync.steps)
         self._steps = sync.steps or FIRST_STEPS
-        """Of the round that is open or comes next; where they aren't fixed, its pass is cut into equal rounds."""
-        self._planned_steps = self._steps
+        """Of the round that comes next; where they aren't fixed, its pass is cut into equal rounds."""
         self._average = Average(self._training)
-        self._start: dict[str, Any] | None = None
-        """What all ranks were at the open round's start; None between rounds."""
-        self._start_hash = 0.0
-        self._done: list[Done] = []
+        self._round: Round | None = None
+        """The open one; None between rounds."""
+        self._sent: Sent | None = None
+        self._heard: Heard | None = None
+        """The last round of this generation whose average has arrived."""
         self._exchange_s = 0.0
+        self._looks: RemovableHandle | None = None
 
     # --- forming --------------------------------------------------------------------------------------
 
@@ -87,39 +147,58 @@ class LocalSteps(Steps):
         super().ensure_formed()
 
     def muster(self) -> None:
-        if self._start is not None:
-            self.restore(self._start)
-        self._exchange_s = 0.0
+        if self._begun is not None:
+            self.restore(self._begun)
+        self._exchange_s, self._heard = 0.0, None
         super().muster()
         if self._exchange.alone:
             self._average.momentum = []
 
+    @property
+    def _begun(self) -> dict[str, Any] | None:
+        """As of the start of the first round that doesn't count yet; None: all do."""
+        if self._sent is not None:
+            return self._sent.round.start
+        return self._round.start if self._round is not None else None
+
     def capture(self) -> dict[str, Any]:
-        """As of the open round's start, if one is open."""
-        if self._start is not None:
-            return self._start
-        momentum = [v.clone() for v in self._average.momentum]
-        return {**super().capture(), "local": {"steps": self._steps, "momentum": momentum}}
+        """As of the last round that counts."""
+        return self._begun or self._capture_now()
+
+    def _capture_now(self) -> dict[str, Any]:
+        return {**super().capture(), "local": {"steps": self._steps, "momentum": self._momentum()}}
+
+    def _momentum(self) -> list[Tensor]:
+        return [v.clone() for v in self._average.momentum]
 
     def restore(self, captured: dict[str, Any]) -> None:
         super().restore(captured)
-        self._start, self._done = None, []
+        self._round, self._sent = None, None
+        self._stop_looking()
         if local := captured.get("local"):  # a checkpoint of an exact run has none
             self._average.momentum = [v.clone() for v in local["momentum"]]
             self._steps = self._steps if self._fixed else int(local["steps"])
 
     # --- for the loader ----------------------------------------------------------------------------
 
-    def starts(self, number: int) -> Iterator[int]:
-        if self._start is not None and number > self.epoch:
+    def starts(self, number: int) -> Iterator[tuple[int, int]]:
+        if self._begun is not None and number > self.epoch:
             self.muster()  # the script left its last pass early, and a rank was lost before the round was complete
-        yield from super().starts(number)
+        # it may be taken back into an earlier pass, of which the script knows nothing: what it did since is kept
+        turn, turn_pass, settings = self.turn, self.turn_pass, self._training.settings()
+        taken_back = False
+        for epoch, index in super().starts(number):
+            if taken_back and epoch == number:
+                self.turn, self.turn_pass = turn, turn_pass
+                self._training.set(settings)
+            taken_back = epoch < number
+            yield epoch, index
 
     def take(self, piece: Piece, parts: Sequence[Piece]) -> None:
-        if self._start is None and not self._exchange.alone:
-            self._start_hash = float(digest(self._training.models))
-            self._start = self.capture()
-            self._planned_steps = self._steps if self._fixed else fitted(self._steps, self._length - self.index)
+        self._stop_looking()
+        if self._round is None and not self._exchange.alone:
+            steps = self._steps if self._fixed else fitted(self._steps, self._length - self.index)
+            self._round = Round(self._capture_now(), steps)
         super().take(piece, parts)
         self._before = None  # a lost step is put back with its round
 
@@ -139,68 +218,119 @@ class LocalSteps(Steps):
         """The average weighs by samples."""
 
     def _complete_step(self, piece: Piece, times: Times) -> bool:
-        if self._exchange.alone:
+        if self._round is None:
             return super()._complete_step(piece, times)
         if self._crew.called:
             return False
         self._advance(piece, times)
-        self._done.append(Done(piece, times, self._step_report(piece, times)))
+        self._round.done.append(Done(piece, times, self._step_report(piece, times)))
+        if self._sent is not None and self._exchange.arrived(self._sent.sum.work):
+            self.settle()
         # when the script leaves its loop, what follows needs the average; an error looks the same here
         leaves = isinstance(sys.exc_info()[1], GeneratorExit)
-        is_over = leaves or len(self._done) >= self._planned_steps or self.index == 0
-        return self._close(leaves) if is_over else True
+        if leaves or len(self._round.done) >= self._round.steps or self.index == 0:
+            self._close(self._round, leaves)
+        return not self._exchange.broken
 
     # --- a round's end -----------------------------------------------------------------------------
 
-    def _close(self, leaves: bool) -> bool:
-        """The round is over: average. False when a rank was lost meanwhile."""
-        assert self._start is not None
-        begun = time.perf_counter()
-        start = self._start["training"]
-        news = self._tell_all(start, leaves)
-        if self._exchange.broken:
-            return False
-        mine = sum(done.piece.share for done in self._done)
-        outer = len(self._done) > MOMENTUM_ABOVE
-        told = time.perf_counter()
-        self._average.take(start, news.moved, weight=mine / news.samples, outer=outer, exchange=self._exchange)
-        if self._exchange.broken:
-            return False
-        ended = time.perf_counter()
-        self._exchange_s = ended - told
-        self._publish((ended - begun) / len(self._done))
-        self._boundary = self._boundary or news.wish > 0
-        self._look_at(news.hashes)
-        self._adapt(news)
-        self._start, self._done = None, []
-        self._keep()
-        return True
+    def _close(self, over: Round, leaves: bool) -> None:
+        """The round is over: begin to average it. What was told of the one before is heeded here, by all ranks."""
+        self.settle()
+        parts = self._heed()
+        self._send(over, leaves)
+        # single steps would be done with what was averaged two steps ago, and be nothing like a single machine's
+        if leaves or parts or self._is_last_pass or len(over.done) == 1:
+            self.settle()
+            self._boundary = parts or self._is_wished
+        elif self.index == 0:
+            self._look_out()
 
-    def _tell_all(self, start: dict[str, Any], leaves: bool) -> News:
-        """Everybody's news; the own ones when the exchange breaks. Raises ScriptError when ranks aren't level."""
-        size = self.world_size
-        samples = float(sum(done.piece.share for done in self._done))
-        mine = News(
-            samples,
-            float(self.finished),
-            float(self._crew.wants_boundary),
-            float(leaves),
-            self._placed(self._compute_s),
-            self._placed(self._exchange_s),
-            self._placed(self._start_hash),
-            self._average.moved(start),
+    def _heed(self) -> bool:
+        """Shares and the next round's length follow what was measured; whether all form anew after this one."""
+        if self._heard is None:
+            return False
+        over, news = self._heard
+        self._look_at(news.hashes)
+        if all(news.compute_s):
+            if not self._fixed:
+                # whoever began last didn't wait for the others
+                exchange_s = min(filter(None, news.exchange_s), default=0.0)
+                self._steps = next_steps(self._steps, max(news.compute_s), exchange_s)
+            for done in over.measured(self._batch):
+                if self._rebalance(done.piece, news.compute_s):
+                    break
+        return self._boundary or self._is_wished
+
+    @property
+    def _is_wished(self) -> bool:
+        return self._heard is not None and self._heard.news.wish > 0
+
+    @property
+    def _is_last_pass(self) -> bool:
+        """Whether a pass is over after which, for all that is known, the script won't ask for another."""
+        return self.index == 0 and (self.epochs is None or self.turn >= self.epochs - 1)
+
+    def _send(self, over: Round, leaves: bool) -> None:
+        start = over.start["training"]
+        news = News(
+            samples=over.own_samples,
+            finished=self.finished,
+            wish=self._crew.wants_boundary,
+            leaving=leaves,
+            compute_s=self._placed(over.compute_s(self._batch)),
+            exchange_s=self._placed(self._exchange_s),
+            hashes=self._placed(digest(start["models"])),
+            moved=self._average.moved(start),
         )
-        summed = self._exchange.total(torch.tensor(mine.numbers(), dtype=torch.float64))
-        news = News.of(summed.tolist(), size)
-        if news.leaving not in (0, size):
+        told = torch.tensor(news.numbers(), dtype=torch.float64)
+        telling = self._exchange.start(told)
+        average = self._average.begin(
+            start,
+            self._heard.news.moved if self._heard is not None else [],
+            weight=over.own_samples / over.samples,
+            exchange=self._exchange,
+        )
+        self._round, self._sent = None, Sent(over, self.finished, time.perf_counter(), told, telling, average)
+
+    def settle(self) -> None:
+        """Have the average of the last round that is over; this rank stays as it is when another one is lost."""
+        sent, begun_s = self._sent, time.perf_counter()
+        if sent is None:
+            return
+        self._exchange.finish(sent.telling)
+        if self._exchange.broken:
+            return
+        news = News.of(sent.told.tolist(), self.world_size)
+        self._check(news, sent)
+        later = self._round.start if self._round is not None else None
+        self._average.end(
+            sent.sum,
+            outer=len(sent.round.done) > MOMENTUM_ABOVE,
+            exchange=self._exchange,
+            later=later and later["training"],
+        )
+        if self._exchange.broken:
+            return
+        if later is not None:
+            later["local"]["momentum"] = self._momentum()
+        now_s = time.perf_counter()
+        self._exchange_s = now_s - sent.begun_s
+        self._sent, self._heard = None, Heard(sent.round, news)
+        self._stop_looking()
+        self._publish(sent.round.done, now_s - begun_s)
+        self._keep()
+
+    def _check(self, news: News, sent: Sent) -> None:
+        """Raises ScriptError when ranks aren't level."""
+        if news.leaving not in (0, self.world_size):
             self._exchange.fail(RuntimeError("the script left its loop on another node"))
-        wanted = sum(done.piece.batch for done in self._done), self.finished * size
-        if not self._exchange.broken and (news.samples, news.finished) != wanted:
+        elif (news.samples, news.finished) != (sent.round.samples, sent.finished * self.world_size):
             raise ScriptError(
-                f"the nodes are not at the same step {self.finished}, with {news.samples:.0f} of {wanted[0]} samples",
+                f"the nodes are not at the same step {sent.finished}, with {news.samples:.0f} of {sent.round.samples} "
+                "samples",
                 "Every node must go through all batches of the DataLoader",
             )
-        return news
 
     def _placed(self, value: float) -> list[float]:
         """At this rank's place of a list of all ranks'."""
@@ -208,30 +338,27 @@ class LocalSteps(Steps):
         values[self.rank] = value
         return values
 
-    @property
-    def _compute_s(self) -> float:
-        """Of a step over a whole batch with the round's newest shares; the first steps after an exchange left out."""
-        times = [done.times.charged_s for done in self._measured]
-        return typical(times[COLD_STEPS:] or times) if times else 0.0
-
-    @property
-    def _measured(self) -> list[Done]:
-        whole = [done for done in self._done if done.piece.batch == self._batch]
-        return [done for done in whole if done.piece.shares == whole[-1].piece.shares]
-
-    def _publish(self, exposed_s: float) -> None:
-        """Report the round's steps; each has its part of the exchange."""
-        more = round(exposed_s * 1000, 3)
-        for done in self._done:
+    def _publish(self, steps: Sequence[Done], exposed_s: float) -> None:
+        """Report a round's steps; each has its part of what was waited for."""
+        more = round(exposed_s / len(steps) * 1000, 3)
+        for done in steps:
             step_ms = round(done.report["step_ms"] + more, 3)
             self._tell_step(done.report | {"exposed_ms": more, "step_ms": step_ms})
 
-    def _adapt(self, news: News) -> None:
-        """Shares and length of the next round follow what all ranks have measured."""
-        if not all(news.compute_s):
-            return
-        if not self._fixed:
-            self._steps = next_steps(self._steps, max(news.compute_s), max(news.exchange_s))
-        for done in self._measured:
-            if self._rebalance(done.piece, news.compute_s):
-                return
+    # --- between two passes ----------------------------------------------------------------------------
+
+    def look(self) -> None:
+        if self._piece is None:
+            self.settle()
+
+    def schedules(self) -> bool:
+        return super().schedules() if self._piece is not None else not self._skipping
+
+    def _look_out(self) -> None:
+        """Until the next pass begins: whoever computes with a model gets the average first."""
+        self._looks = register_module_forward_pre_hook(lambda *_: self.settle())
+
+    def _stop_looking(self) -> None:
+        if self._looks is not None:
+            self._looks.remove()
+            self._looks = None

@@ -72,6 +72,20 @@ class Training:
             _restore_groups(optimizer, theirs["param_groups"])
             _restore_state(optimizer, theirs["state"])
 
+    def settings(self) -> dict[str, Any]:
+        """What a script may set or step between two passes: optimizers' hyperparameters, and schedulers."""
+        return {
+            "groups": [_cloned(o.state_dict()["param_groups"], type(o).__name__) for o in self.optimizers],
+            "schedulers": [_cloned(s.state_dict(), type(s).__name__) for s in self.schedulers],
+        }
+
+    def set(self, settings: dict[str, Any]) -> None:
+        """As `settings` has them, from this very process."""
+        for scheduler, state in zip(self.schedulers, settings["schedulers"], strict=True):
+            scheduler.load_state_dict(_like(scheduler.state_dict(), _cloned(state, "")))
+        for optimizer, groups in zip(self.optimizers, settings["groups"], strict=True):
+            _restore_groups(optimizer, groups)
+
     def _check(self, captured: dict[str, Any]) -> None:
         _same("the state's parts", sorted(captured), sorted(KEYS))
         owned = (("models", self.models), ("optimizers", self.optimizers), ("schedulers", self.schedulers))
@@ -362,8 +376,10 @@ class _Reader:
 # --- hashes ------------------------------------------------------------------------------------------------
 
 
-def digest(models: Iterable[nn.Module]) -> int:
+def digest(models: "Iterable[nn.Module | dict[str, dict[str, Tensor]]]") -> int:
     """24 bits (a float32 holds them) that are equal for bitwise equal parameters and float buffers, else hardly ever.
+
+    models: themselves, or as Training.capture has them.
 
     A chunk's hash is the sum, modulo 2**32, of its 32-bit words times different odd numbers: no single changed bit goes
     unseen there. Chunks are then mixed in order. Not for adversaries.
@@ -371,7 +387,8 @@ def digest(models: Iterable[nn.Module]) -> int:
     hashes: list[int] = []
     small: list[Tensor] = []
     for model in models:
-        for tensor in (*model.parameters(), *model.buffers()):
+        held = _tensors(model) if isinstance(model, nn.Module) else model
+        for tensor in (*held["parameters"].values(), *held["buffers"].values()):
             if tensor.is_floating_point() or tensor.is_complex():
                 words = _words(tensor.detach())
                 if len(words) < CHUNK // 4:

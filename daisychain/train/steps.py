@@ -268,12 +268,13 @@ class Steps:
 
     def _record(self) -> dict[str, Any]:
         ledger = {"recent": [_ledger_line(report, names) for report, names in self._lines]}
-        return {"v": checkpoint.VERSION, "step": self.finished, "ledger": ledger, **self.capture()}
+        captured = self.capture()
+        return {"v": checkpoint.VERSION, "step": captured["finished"], "ledger": ledger, **captured}
 
     # --- for the loader ----------------------------------------------------------------------------
 
-    def starts(self, number: int) -> Iterator[int]:
-        """Where in pass `number` to begin, and begin again each time the chain has formed anew.
+    def starts(self, number: int) -> Iterator[tuple[int, int]]:
+        """Where to begin pass `number`, and to begin again each time the chain has formed anew.
 
         A pass that is done already, by those who were here before, has none.
         """
@@ -281,9 +282,9 @@ class Steps:
         if number > self.epoch:
             self.epoch, self.index = number, 0
         self._skipping = number < self.epoch
-        while self.epoch == number:
+        while self.epoch <= number:
             self._first = self.finished
-            yield self.index
+            yield self.epoch, self.index
             if self._called:
                 self.muster()
 
@@ -550,6 +551,13 @@ class Steps:
     def live(self) -> bool:
         """Whether optimizers and schedulers may act: not in a dropped step, nor in a pass that is done already."""
         return not (self._skipping or self._is_lost or self._parts.is_open)
+
+    def schedules(self) -> bool:
+        """A scheduler is to step; whether it may."""
+        return self.live
+
+    def look(self) -> None:
+        """The script looks at the models."""
 
     def acts(self, *, closure: bool = False) -> bool:
         """An optimizer is to step; whether it may. closure: it is to compute its gradients itself."""

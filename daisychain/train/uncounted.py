@@ -17,9 +17,9 @@ class Uncounted:
     def rank(self) -> int:
         return self._steps.rank
 
-    def starts(self, number: int) -> Iterator[int]:
+    def starts(self, number: int) -> Iterator[tuple[int, int]]:
         self._shares = self._steps.shares_now
-        yield 0
+        yield number, 0
 
     def shares_at(self, ahead: int) -> tuple[int, ...]:
         return self._shares

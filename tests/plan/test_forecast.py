@@ -96,15 +96,17 @@ def test_sixteen_bits_halve_the_bytes():
 def test_local_steps_exchange_sixteen_bits_once_a_round():
     asked = question((0.001, 0.001), 10e6, buckets=(600_000, 400_000), gamma=0.1, sync=Sync("local", 10))
     found = forecast(asked)
-    assert found.exposed_s == pytest.approx(0.05 / 10)
+    assert found.exposed_s == pytest.approx(0.05 / 200)  # it is over before the next round's steps are
     assert found.sync.steps == 10
+    slower = forecast(replace(asked, network=question((0.001, 0.001), 1e5).network))
+    assert slower.exposed_s == pytest.approx(5 / 10 - slower.compute_s + 5 / 200)
 
 
-def test_where_a_round_is_not_given_its_exchange_takes_a_twentieth_or_the_longest_round_is_taken():
-    asked = question((0.001, 0.001), 10e6, batch=100, sync=Sync("local"))
+def test_where_a_round_is_not_given_its_exchange_takes_half_of_it_or_the_longest_round_is_taken():
+    asked = question((0.001, 0.001), 0.5e6, batch=100, sync=Sync("local"))
     found = forecast(asked)
-    assert found.exposed_s <= 0.05 * found.step_s
-    assert found.sync.steps == 19
+    assert found.sync.steps == 40  # of 50 ms, beside an exchange of 1 s
+    assert found.exposed_s == pytest.approx(1 / 200)
     assert forecast(question((0.001, 0.001), 1e4, batch=100, sync=Sync("local"))).sync.steps == 200
 
 

@@ -5,7 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daisychain.errors import UsageError
-from daisychain.plan.sync import EXPOSED, FIRST_STEPS, MAX_STEPS, SLACK, Sync, fitted, next_steps, parse
+from daisychain.plan.sync import (
+    FIRST_STEPS,
+    LEAST_STEPS,
+    MAX_STEPS,
+    ON_THE_WAY,
+    SLACK,
+    Sync,
+    exposed_s,
+    fitted,
+    next_steps,
+    parse,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,19 +60,25 @@ def settled(step_s, exchange_s):
 
 
 @given(st.floats(1e-4, 10), st.floats(1e-4, 100))
-def test_rounds_are_the_shortest_whose_exchange_is_small(step_s, exchange_s):
+def test_rounds_are_the_shortest_during_which_an_exchange_is_over_in_good_time(step_s, exchange_s):
     steps = settled(step_s, exchange_s)
 
     def part(steps):
-        return exchange_s / (exchange_s + steps * step_s)
+        return exchange_s / (steps * step_s)
 
-    assert steps == MAX_STEPS or part(steps) <= EXPOSED * (1 + 1e-9)
-    assert steps == 1 or part(steps - 1) > EXPOSED * (1 - 1e-9)
+    assert LEAST_STEPS <= steps <= MAX_STEPS
+    assert steps == MAX_STEPS or part(steps) <= ON_THE_WAY * (1 + 1e-9)
+    assert steps == LEAST_STEPS or part(steps - 1) > ON_THE_WAY * (1 - 1e-9)
 
 
 def test_rounds_grow_no_more_than_twofold_and_shrink_at_once():
-    assert next_steps(10, 0.05, 0.4) == 20
-    assert next_steps(200, 0.05, 0.01) == 4
+    assert next_steps(30, 0.05, 4.0) == 60
+    assert next_steps(200, 0.05, 0.01) == LEAST_STEPS
+
+
+def test_an_exchange_beside_the_steps_costs_a_step_only_what_does_not_fit():
+    assert exposed_s(100, 0.05, 4.0) == pytest.approx(4.0 / MAX_STEPS)
+    assert exposed_s(100, 0.05, 8.0) == pytest.approx(0.03 + 8.0 / MAX_STEPS)
 
 
 def test_without_measurements_the_length_stays():

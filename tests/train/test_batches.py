@@ -43,7 +43,7 @@ class Follower:
         while self.again:
             self.calls.append(f"pass {number}")
             self.first = len(self.pieces)
-            yield self.again.pop()
+            yield number, self.again.pop()
 
     def begin(self):
         self.calls.append("begin")
@@ -175,7 +175,7 @@ def test_a_pass_that_is_broken_off_goes_on_where_it_is_told_to_with_other_shares
 
 def test_a_pass_that_others_have_done_already_is_passed_over():
     follower = Follower([(2,)])
-    follower.starts = lambda number: iter(() if number == 0 else (1,))
+    follower.starts = lambda number: iter(() if number == 0 else ((1, 1),))
     subject = shared(DataLoader(Rows(6), batch_size=2), follower)
     assert list(subject) == []
     assert [batch.tolist() for batch in subject] == [[2, 3], [4, 5]]

@@ -143,6 +143,67 @@ def test_a_rank_killed_in_a_round_takes_the_others_back_to_its_start(start, tmp_
     assert rate == pytest.approx(scheduler.get_last_lr()[0], rel=1e-6)
 
 
+def changed(*changes):
+    """SCRIPT, each pair's first text replaced by its second."""
+    text = SCRIPT
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def test_a_rank_lost_while_the_average_of_a_pass_is_on_its_way_takes_the_others_back_into_it(start, tmp_path):
+    stepped, passed = "        steps += 1\n", "    if steps == most:\n        break\nmodel"
+    text = changed(
+        (stepped, f"{stepped}        if chain.rank == 2 and steps == 75:\n            time.sleep(0.5); os._exit(1)\n"),
+        ("steps, most", "per_pass = chain.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5))\nsteps, most"),
+        (passed, "    per_pass.step()\n    group['weight_decay'] = 0.01 * epoch\nmodel"),
+        ("steps, most", "(group,) = optimizer.param_groups\nsteps, most"),
+        ('{"loss"', '{"steps": torch.tensor(steps), "decay": torch.tensor(group["weight_decay"]), "loss"'),
+        ("        scheduler.step()\n", ""),
+        ('"rate": torch.tensor(scheduler', '"rate": torch.tensor(per_pass'),
+    )
+    crew = start(text, 3, args=["4", "0.01", "end"], settings={"seed": 3, "sync": "local:40", "rebalance": False})
+    crew[0].wait_for("joined", 2)
+    (tmp_path / "hurry").touch()
+    finish(crew, [0, 1])
+    states = ends(tmp_path, 2)
+    # nobody had waited for it: the pass, and a part of the next one, were done again
+    assert all(state.pop("steps") > 5 * EPOCH for state in states)
+    assert_equal(states)
+    for seat in (0, 1):
+        assert crew[seat].of_kind("joined")[-1]["completed"] == EPOCH
+        places = [(report["step"], report["epoch"], report["index"]) for report in crew[seat].of_kind("step")]
+        assert places == [(at + 1, at // EPOCH, at % EPOCH) for at in range(4 * EPOCH)]
+    # what the script did between the passes is as it was
+    assert states[0]["rate"] == pytest.approx(0.01 * 0.5**4)
+    assert states[0]["decay"] == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "model(x)",
+        "model[0](x)",
+        "model.state_dict()['3.weight'].clone()",
+        "chain.unwrap(model)[3].weight.detach().clone()",
+    ],
+)
+def test_who_looks_between_two_passes_sees_the_average(start, tmp_path, look):
+    stepped = "        steps += 1\n"
+    text = changed(
+        ("    if steps == most:\n        break\nmodel", f"    model.eval()\n    seen.append(({look}).detach())\nmodel"),
+        ("steps, most", "seen = []\nsteps, most"),
+        ('{"loss"', '{"seen": torch.stack(seen), "loss"'),
+        # rank 1 is late at each pass's end
+        (stepped, f"{stepped}        time.sleep(0.3 * (chain.rank == 1 and steps % 40 == 39))\n"),
+    )
+    crew = start(text, 2, args=["3", "0", "end"], settings={"seed": 3, "sync": "local", "rebalance": False})
+    finish(crew, [0, 1])
+    assert_equal(ends(tmp_path, 2))
+    assert steps_of(crew, 0) == list(range(1, 3 * EPOCH + 1))
+
+
 def test_a_rank_that_comes_back_gets_the_state_between_two_rounds(start, tmp_path):
     crew = begin(start, pause=0.03, epochs=60, restarts=True)
     old = crew[1]

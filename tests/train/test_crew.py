@@ -146,10 +146,18 @@ def test_all_hear_everyones_standing_and_the_newest_state_goes_to_whoever_is_beh
         member.crew.close()
 
 
+def test_ranks_that_begin_alike_are_sent_nothing():
+    members = [Member(FakeCourse(FRESH)) for _ in range(3)]
+    found = formed(*members)
+    assert [len(everyone) for everyone in found] == [3, 3, 3]
+    assert [member.course.restored for member in members] == [0, 0, 0]
+
+
 def test_at_the_very_start_all_take_the_first_ranks_state():
     members = [Member(FakeCourse(FRESH, name)) for name in "abc"]
     formed(*members)
     assert [member.course.owner for member in members] == ["a", "a", "a"]
+    assert [member.course.restored for member in members] == [0, 1, 1]
 
 
 @pytest.mark.parametrize(

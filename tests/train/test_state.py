@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler as lr
 from daisychain.errors import DaisyError, ScriptError
 from daisychain.run import ledger
 from daisychain.train.api import _guard_scheduler
-from daisychain.train.state import DTYPES, Training, _home, _put, digest, mixed, pack, unpack
+from daisychain.train.state import DTYPES, Training, _home, _put, digest, digest_of, mixed, pack, unpack
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -435,6 +435,18 @@ def test_a_boolean_of_hostile_bytes_is_true_or_false() -> None:
 
 
 # --- hashes -----------------------------------------------------------------------------------------------------
+
+
+def test_bytes_that_differ_in_a_bit_or_in_length_have_other_digests() -> None:
+    packed = torch.arange(300_001, dtype=torch.int32).to(torch.uint8)
+    others = [packed.clone() for _ in range(4)]
+    for other, at in zip(others, (0, 65536 * 4 + 1, 262_143, 300_000), strict=True):
+        other[at] ^= 1
+    longer = torch.cat([packed, torch.zeros(1, dtype=torch.uint8)])
+    found = [digest_of(each) for each in (packed, packed[:-1], longer, *others)]
+    assert len(set(found)) == 7
+    assert all(0 <= number < 2**63 for number in found)
+    assert digest_of(packed.clone()) == found[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64])

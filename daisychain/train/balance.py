@@ -44,7 +44,7 @@ SURELY = 3.0
 HOLD = 10
 """Windows without a change after one was taken back; twice as many after the next one."""
 OUTLIER = 10
-"""A step of more than this many usual ones counts as this many."""
+"""A single stall of more than this many usual steps counts as this many; one of several is cut by the others."""
 
 
 class Step(NamedTuple):
@@ -256,7 +256,7 @@ def stalls_often(times: Sequence[float]) -> bool:
 
 
 def typical(times: Sequence[float], often: bool | None = None) -> float:
-    """The mean, without stalls when these are rare; else outliers are cut to OUTLIER usual steps.
+    """The mean, without stalls when these are rare; else the longest of them are cut to STALL usual ones.
 
     often: whether stalls are common, where more than these steps tells.
 
@@ -264,10 +264,12 @@ def typical(times: Sequence[float], often: bool | None = None) -> float:
     stalls for all of them; a median takes such a node for a fast one. Rare ones don't: all ranks wait for them
     whatever the shares, so there is nothing to gain.
     """
-    usual = _usual(times)
+    limit = STALL * _usual(times)
     if stalls_often(times) if often is None else often:
-        return mean(min(seconds, OUTLIER * usual) for seconds in times)
-    return mean(seconds for seconds in times if seconds <= STALL * usual)
+        stalls = [seconds for seconds in times if seconds > limit]
+        longest = STALL * _usual(stalls) if len(stalls) > 1 else limit / STALL * OUTLIER
+        return mean(min(seconds, longest) for seconds in times)
+    return mean(seconds for seconds in times if seconds <= limit)
 
 
 def uncertainty(times: Sequence[float]) -> float:

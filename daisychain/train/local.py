@@ -15,6 +15,8 @@ takes the others back to the round's start, into an earlier pass too.
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +28,6 @@ from daisychain.errors import ScriptError
 from daisychain.plan.sync import FIRST_STEPS, MOMENTUM_ABOVE, Sync, fitted, next_steps
 from daisychain.train import reports
 from daisychain.train.average import Average, Sum
-from daisychain.train.balance import COLD_STEPS, typical
 from daisychain.train.batches import Piece
 from daisychain.train.exchange import Work
 from daisychain.train.meter import Times
@@ -61,16 +62,6 @@ class Round:
     def own_samples(self) -> int:
         return sum(done.piece.share for done in self.done)
 
-    def measured(self, batch: int) -> list[Done]:
-        """Steps over a whole batch with the newest shares of those."""
-        whole = [done for done in self.done if done.piece.batch == batch]
-        return [done for done in whole if done.piece.shares == whole[-1].piece.shares]
-
-    def compute_s(self, batch: int) -> float:
-        """Of such a step; the first ones after an exchange are left out. 0: there was none."""
-        times = [done.times.charged_s for done in self.measured(batch)]
-        return typical(times[COLD_STEPS:] or times) if times else 0.0
-
 
 class News(NamedTuple):
     """What all ranks tell each other at a round's end, summed over them; lists have a place for each rank."""
@@ -81,23 +72,23 @@ class News(NamedTuple):
     """Ranks that were asked to end the generation."""
     leaving: float
     """Ranks whose script leaves its loop here."""
-    compute_s: list[float]
-    """Of a step over a whole batch; 0: there was none."""
     exchange_s: list[float]
     """From the begin of the last round's average to its end; 0: there was none."""
     hashes: list[float]
     """Of the parameters that all had at the round's start."""
+    compute_s: list[list[float]]
+    """Of each step."""
     moved: list[float]
     """Ranks on which the round has changed a tensor, for each (average.Average)."""
 
     def numbers(self) -> list[float]:
-        return [*self[:4], *self.compute_s, *self.exchange_s, *self.hashes, *self.moved]
+        return [*self[:4], *self.exchange_s, *self.hashes, *chain.from_iterable(self.compute_s), *self.moved]
 
     @classmethod
-    def of(cls, numbers: list[float], ranks: int) -> "News":
+    def of(cls, numbers: list[float], ranks: int, steps: int) -> "News":
         samples, finished, wish, leaving, *rest = numbers
-        compute_s, exchange_s, hashes = (rest[at : at + ranks] for at in (0, ranks, 2 * ranks))
-        return cls(samples, finished, wish, leaving, compute_s, exchange_s, hashes, rest[3 * ranks :])
+        exchange_s, hashes, *compute_s = (rest[at * ranks : (at + 1) * ranks] for at in range(2 + steps))
+        return cls(samples, finished, wish, leaving, exchange_s, hashes, compute_s, rest[(2 + steps) * ranks :])
 
 
 class Heard(NamedTuple):
@@ -252,14 +243,13 @@ class LocalSteps(Steps):
             return False
         over, news = self._heard
         self._look_at(news.hashes)
-        if all(news.compute_s):
-            if not self._fixed:
-                # whoever began last didn't wait for the others
-                exchange_s = min(filter(None, news.exchange_s), default=0.0)
-                self._steps = next_steps(self._steps, max(news.compute_s), exchange_s)
-            for done in over.measured(self._batch):
-                if self._rebalance(done.piece, news.compute_s):
-                    break
+        if not self._fixed:
+            step_s = max(map(mean, zip(*news.compute_s, strict=True)))
+            # whoever began last didn't wait for the others
+            self._steps = next_steps(self._steps, step_s, min(filter(None, news.exchange_s), default=0.0))
+        for done, compute_s in zip(over.done, news.compute_s, strict=True):
+            if self._rebalance(done.piece, compute_s, max(compute_s)):
+                break
         return self._boundary or self._is_wished
 
     @property
@@ -278,9 +268,9 @@ class LocalSteps(Steps):
             finished=self.finished,
             wish=self._crew.wants_boundary,
             leaving=leaves,
-            compute_s=self._placed(over.compute_s(self._batch)),
             exchange_s=self._placed(self._exchange_s),
             hashes=self._placed(digest(start["models"])),
+            compute_s=[self._placed(done.times.charged_s) for done in over.done],
             moved=self._average.moved(start),
         )
         told = torch.tensor(news.numbers(), dtype=torch.float64)
@@ -301,7 +291,7 @@ class LocalSteps(Steps):
         self._exchange.finish(sent.telling)
         if self._exchange.broken:
             return
-        news = News.of(sent.told.tolist(), self.world_size)
+        news = News.of(sent.told.tolist(), self.world_size, len(sent.round.done))
         self._check(news, sent)
         later = self._round.start if self._round is not None else None
         self._average.end(

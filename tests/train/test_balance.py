@@ -95,6 +95,9 @@ def test_a_typical_time_counts_common_stalls_and_leaves_out_rare_ones():
     assert typical([0.005, 0.005, 0.005, 0.045] * 5) == pytest.approx(0.015)
     assert typical([0.01] * 19 + [30.0]) == pytest.approx(0.01)
     assert typical([0.01, 0.01, 0.01, 30.0]) == pytest.approx(0.0325)
+    # a machine that gets a twentieth of a core: 5 ms in 100
+    assert typical([0.002, 0.002, 0.097] * 7) == pytest.approx(0.101 / 3)
+    assert typical([0.002, 0.002, 0.097] * 7 + [30.0]) == pytest.approx((0.101 * 7 + 2.5 * 0.097) / 22)
 
 
 def test_stalls_are_common_from_a_fifth_of_the_steps_on_even_when_they_are_most():

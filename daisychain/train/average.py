@@ -5,10 +5,10 @@ own, all ranks sum
 
     d = n_1 / N * d_1 + n_2 / N * d_2 + ...
 
-A short round leads to x + d. A longer one takes an outer Nesterov step with -d for a gradient, as torch.optim.SGD
-does: v = MOMENTUM * v + d, and x + RATE * (d + MOMENTUM * v)  (Douillard et al., "DiLoCo", 2023). What a rank has
-changed since the sum was begun is kept: the difference between the average and what the rank had then is added to what
-it has now  (Shen et al., "Faster Distributed Deep Net Training: Computation and Communication Decoupled Stochastic
+and take an outer Nesterov step with -d for a gradient, as torch.optim.SGD does: v = momentum * v + d, and
+x + rate * (d + momentum * v)  (Douillard et al., "DiLoCo", 2023; rate and momentum from plan/sync.py). What a rank has
+changed since the sum was begun is kept: the difference between where all are now and what the rank had then is added to
+what it has now  (Shen et al., "Faster Distributed Deep Net Training: Computation and Communication Decoupled Stochastic
 Gradient Descent", 2019).
 """
 
@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from daisychain.plan.sync import Outer
 from daisychain.train.exchange import Exchange, Work
 from daisychain.train.state import Training
 
-RATE = 0.7
-MOMENTUM = 0.9
 WIRE = torch.bfloat16
 """What is exchanged is a small part of a parameter, so that its rounding is small against the parameter's own."""
 
@@ -81,10 +80,10 @@ class Average:
         return Sum(start, chosen, ends, flat, exchange.start(flat))
 
     @torch.no_grad()
-    def end(self, sum: Sum, *, outer: bool, exchange: Exchange, later: dict[str, Any] | None = None) -> None:
-        """Wait for a sum, and be where all ranks' rounds lead to on average; as before, when the exchange breaks.
+    def end(self, sum: Sum, *, outer: Outer, exchange: Exchange, later: dict[str, Any] | None = None) -> None:
+        """Wait for a sum, and be where all ranks' rounds lead to together; as before, when the exchange breaks.
 
-        outer: with the outer step. later: what this rank had when the next round began, which becomes what all had.
+        later: what this rank had when the next round began, which becomes what all had.
         """
         exchange.finish(sum.work)
         if exchange.broken:
@@ -94,7 +93,7 @@ class Average:
         for view, index, end in zip(self._views(sum.flat, sum.ends), sum.chosen, sum.ends, strict=True):
             own, then, is_parameter, _ = slots[index]
             delta = view.view(own.shape).to(own)
-            average = then + (self._outer(index, delta, len(slots)) if outer and is_parameter else delta)
+            average = then + (self._stepped(index, delta, len(slots), outer) if is_parameter else delta)
             # what hasn't moved since becomes the average to the bit, on every rank; what is no number never moves
             still = (own == end) | end.isnan()
             own.copy_(torch.where(still, average, own + (average - end)))
@@ -105,12 +104,14 @@ class Average:
     def _views(flat: Tensor, like: list[Tensor]) -> tuple[Tensor, ...]:
         return torch.split(flat, [tensor.numel() for tensor in like])
 
-    def _outer(self, index: int, delta: Tensor, count: int) -> Tensor:
+    def _stepped(self, index: int, delta: Tensor, count: int, outer: Outer) -> Tensor:
+        if not outer.momentum:
+            return outer.rate * delta
         if not self.momentum:
             self.momentum = [torch.zeros(()) for _ in range(count)]
         # another rank's, or a checkpoint's, comes on the CPU
-        v = self.momentum[index] = self.momentum[index].to(delta.device).mul(MOMENTUM).add(delta)
-        return delta.add(v, alpha=MOMENTUM).mul_(RATE)
+        v = self.momentum[index] = self.momentum[index].to(delta.device).mul(outer.momentum).add(delta)
+        return delta.add(v, alpha=outer.momentum).mul_(outer.rate)
 
     def _slots(self, captured: dict[str, Any]) -> list[Slot]:
         """Every floating-point tensor, each once."""

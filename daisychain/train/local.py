@@ -25,7 +25,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from daisychain.errors import ScriptError
-from daisychain.plan.sync import FIRST_STEPS, MOMENTUM_ABOVE, Sync, fitted, next_steps
+from daisychain.plan.sync import FIRST_STEPS, Sync, fitted, next_steps, outer
 from daisychain.train import reports
 from daisychain.train.average import Average, Sum
 from daisychain.train.batches import Piece
@@ -296,7 +296,7 @@ class LocalSteps(Steps):
         later = self._round.start if self._round is not None else None
         self._average.end(
             sent.sum,
-            outer=len(sent.round.done) > MOMENTUM_ABOVE,
+            outer=outer(len(sent.round.done)),
             exchange=self._exchange,
             later=later and later["training"],
         )

@@ -6,15 +6,19 @@ from hypothesis import strategies as st
 
 from daisychain.errors import UsageError
 from daisychain.plan.sync import (
+    AVERAGE,
     FIRST_STEPS,
     LEAST_STEPS,
+    LONG,
     MAX_STEPS,
     ON_THE_WAY,
+    SHORT,
     SLACK,
     Sync,
     exposed_s,
     fitted,
     next_steps,
+    outer,
     parse,
 )
 
@@ -74,6 +78,12 @@ def test_rounds_are_the_shortest_during_which_an_exchange_is_over_in_good_time(s
 def test_rounds_grow_no_more_than_twofold_and_shrink_at_once():
     assert next_steps(30, 0.05, 4.0) == 60
     assert next_steps(200, 0.05, 0.01) == LEAST_STEPS
+
+
+def test_a_single_step_is_averaged_and_longer_rounds_have_more_momentum():
+    assert outer(1) == AVERAGE
+    assert [outer(steps) for steps in (2, MAX_STEPS)] == [SHORT, SHORT]
+    assert outer(MAX_STEPS + 1) == LONG
 
 
 def test_an_exchange_beside_the_steps_costs_a_step_only_what_does_not_fit():

@@ -4,7 +4,7 @@ Every rank does every step, on its part of the global batch, with its own optimi
 round is over. A round ends after a number of steps, and with its pass over the data. Its average is on its way while
 the next round's steps are done, and is added to what they have changed (average.py); a rank waits for it
 
-- when the next round is over, and when a round is a single step,
+- in the middle of the next round, and when a round is a single step,
 - when the script leaves its loop, and at the end of the last pass,
 - and where the script looks at the model between two passes.
 
@@ -25,7 +25,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from daisychain.errors import ScriptError
-from daisychain.plan.sync import FIRST_STEPS, Sync, fitted, next_steps, outer
+from daisychain.plan.sync import FIRST_STEPS, ON_THE_WAY, Sync, fitted, next_steps, outer
 from daisychain.train import reports
 from daisychain.train.average import Average, Sum
 from daisychain.train.batches import Piece
@@ -52,6 +52,11 @@ class Round:
         self.steps = steps
         """Planned."""
         self.done: list[Done] = []
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is time for the average before: one that comes later does harm (plan.sync.SHORT)."""
+        return len(self.done) >= self.steps * ON_THE_WAY
 
     @property
     def samples(self) -> int:
@@ -215,7 +220,7 @@ class LocalSteps(Steps):
             return False
         self._advance(piece, times)
         self._round.done.append(Done(piece, times, self._step_report(piece, times)))
-        if self._sent is not None and self._exchange.arrived(self._sent.sum.work):
+        if self._sent is not None and (self._exchange.arrived(self._sent.sum.work) or self._round.is_far):
             self.settle()
         # when the script leaves its loop, what follows needs the average; an error looks the same here
         leaves = isinstance(sys.exc_info()[1], GeneratorExit)

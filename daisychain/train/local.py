@@ -28,6 +28,7 @@ from daisychain.errors import ScriptError
 from daisychain.plan.sync import FIRST_STEPS, ON_THE_WAY, Sync, fitted, next_steps, outer
 from daisychain.train import reports
 from daisychain.train.average import Average, Sum
+from daisychain.train.balance import CALM_WINDOW
 from daisychain.train.batches import Piece
 from daisychain.train.exchange import Work
 from daisychain.train.meter import Times
@@ -117,6 +118,8 @@ class Sent(NamedTuple):
 
 class LocalSteps(Steps):
     """Steps whose gradients stay on their rank. Alone, each step counts at once, as usual."""
+
+    window = CALM_WINDOW
 
     def __init__(self, *, sync: Sync, **more: Any) -> None:
         super().__init__(**more)

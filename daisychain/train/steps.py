@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from daisychain.errors import LinkError, ScriptError
 from daisychain.plan.shares import Cost, cut, equal, fitting, solve
 from daisychain.train import checkpoint, knobs, reports
-from daisychain.train.balance import COLD_STEPS, Balancer, Schedule, first_costs, typical
+from daisychain.train.balance import COLD_STEPS, WINDOW, Balancer, Schedule, first_costs, typical
 from daisychain.train.batches import Piece
 from daisychain.train.crew import FRESH, Crew, Standing
 from daisychain.train.exchange import Exchange
@@ -42,6 +42,9 @@ RECENT = 20
 
 class Steps:
     """Follows the main loader's steps; the reducer asks it for the weight of the moment. One a process."""
+
+    window = WINDOW
+    """Steps that shares go by."""
 
     def __init__(
         self,
@@ -146,7 +149,9 @@ class Steps:
         self._lookahead = max(standing.lookahead for standing in everyone)
         self._planned, self._previous = Schedule(shares), None
         skip = COLD_STEPS if not self.finished else 1
-        self._balancer = Balancer(shares, known, names, skip=skip) if self._follows and len(names) > 1 else None
+        self._balancer = (
+            Balancer(shares, known, names, skip=skip, window=self.window) if self._follows and len(names) > 1 else None
+        )
         if self.has_loader:
             self._tell(self._plan(shares))
 
@@ -226,7 +231,7 @@ class Steps:
         before, shares = self._schedule.at(self.finished), solve(self._batch, costs)
         first = self.finished + 1 + self._lookahead
         self._schedule.change(first, shares)
-        self._balancer = Balancer(shares, costs, names, skip=COLD_STEPS, eager=False)
+        self._balancer = Balancer(shares, costs, names, skip=COLD_STEPS, eager=False, window=self.window)
         if shares != before:
             self._tell(reports.shares(first + 1, shares, "the model itself was tried on every node"))
 

@@ -183,6 +183,7 @@ class LocalSteps(Steps):
     def starts(self, number: int) -> Iterator[tuple[int, int]]:
         if self._begun is not None and number > self.epoch:
             self.muster()  # the script left its last pass early, and a rank was lost before the round was complete
+        self.ensure_formed()
         # it may be taken back into an earlier pass, of which the script knows nothing: what it did since is kept
         turn, turn_pass, settings = self.turn, self.turn_pass, self._training.settings()
         taken_back = False
@@ -236,6 +237,8 @@ class LocalSteps(Steps):
     def _close(self, over: Round, leaves: bool) -> None:
         """The round is over: begin to average it. What was told of the one before is heeded here, by all ranks."""
         self.settle()
+        if self._exchange.broken:
+            return
         parts = self._heed()
         self._send(over, leaves)
         # single steps would be done with what was averaged two steps ago, and be nothing like a single machine's

@@ -55,8 +55,8 @@ class Round:
         self.done: list[Done] = []
 
     @property
-    def is_far(self) -> bool:
-        """Whether it is time for the average before: one that comes later does harm (plan.sync.SHORT)."""
+    def is_half_done(self) -> bool:
+        """It is time for the average before, then: one that comes later does harm (plan.sync.SHORT)."""
         return len(self.done) >= self.steps * ON_THE_WAY
 
     @property
@@ -132,7 +132,8 @@ class LocalSteps(Steps):
         self._sent: Sent | None = None
         self._heard: Heard | None = None
         """The last round of this generation whose average has arrived."""
-        self._exchange_s = 0.0
+        self._arrived_s = self._exchange_s = 0.0
+        """When the average on its way was seen to be there, 0 before; and how long the last one took."""
         self._looks: RemovableHandle | None = None
 
     # --- forming --------------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ class LocalSteps(Steps):
 
     def restore(self, captured: dict[str, Any]) -> None:
         super().restore(captured)
-        self._round, self._sent = None, None
+        self._round, self._sent, self._arrived_s = None, None, 0.0
         self._stop_looking()
         if local := captured.get("local"):  # a checkpoint of an exact run has none
             self._average.momentum = [v.clone() for v in local["momentum"]]
@@ -224,8 +225,12 @@ class LocalSteps(Steps):
             return False
         self._advance(piece, times)
         self._round.done.append(Done(piece, times, self._step_report(piece, times)))
-        if self._sent is not None and (self._exchange.arrived(self._sent.sum.work) or self._round.is_far):
-            self.settle()
+        if self._sent is not None:
+            if not self._arrived_s and self._exchange.arrived(self._sent.sum.work):
+                self._arrived_s = time.perf_counter()
+            # not as soon as it is there, so that the same run with the same shares gives the same model again
+            if self._round.is_half_done:
+                self.settle()
         # when the script leaves its loop, what follows needs the average; an error looks the same here
         leaves = isinstance(sys.exc_info()[1], GeneratorExit)
         if leaves or len(self._round.done) >= self._round.steps or self.index == 0:
@@ -316,7 +321,7 @@ class LocalSteps(Steps):
         if later is not None:
             later["local"]["momentum"] = self._momentum()
         now_s = time.perf_counter()
-        self._exchange_s = now_s - sent.begun_s
+        self._exchange_s, self._arrived_s = (self._arrived_s or now_s) - sent.begun_s, 0.0
         self._sent, self._heard = None, Heard(sent.round, news)
         self._stop_looking()
         self._publish(sent.round.done, now_s - begun_s)

@@ -93,9 +93,12 @@ def test_a_killed_rank_is_left_behind_at_once_and_the_model_is_the_same(start, t
     assert time.monotonic() - killed < 1
     ended = {seat: crew[seat].finish() for seat in others}
     assert [code for code, _ in ended.values()] == [0, 0], crew[others[0]].log.read_text()
-    for steps in applied(crew, others).values():
+    found = applied(crew, others)
+    for steps in found.values():
         assert sorted(steps) == steps
-        assert set(range(20, 61)) <= set(steps)
+        # the step in flight may come to one of them with the other's state
+        assert len(set(range(1, 61)) - set(steps)) <= 1
+    assert set().union(*found.values()) == set(range(1, 61))
     for rank in range(2):
         assert difference(tmp_path / f"end-{rank}.pt", undisturbed(12)) <= 1e-5
     assert crew[others[0]].of_kind("scores")

@@ -82,7 +82,7 @@ class Training:
     def set(self, settings: dict[str, Any]) -> None:
         """As `settings` has them, from this very process."""
         for scheduler, state in zip(self.schedulers, settings["schedulers"], strict=True):
-            scheduler.load_state_dict(_like(scheduler.state_dict(), _cloned(state, "")))
+            _restore_scheduler(scheduler, state)
         for optimizer, groups in zip(self.optimizers, settings["groups"], strict=True):
             _restore_groups(optimizer, groups)
 
@@ -106,11 +106,11 @@ class Training:
         generator = torch.get_rng_state()
         try:
             for scheduler, theirs in zip(self.schedulers, captured["schedulers"], strict=True):
-                scheduler.load_state_dict(_like(scheduler.state_dict(), _cloned(theirs["state"], "")))
+                _restore_scheduler(scheduler, theirs["state"])
             torch.set_rng_state(captured["random"])
         except Exception as error:
             for scheduler, mine in zip(self.schedulers, own, strict=True):
-                scheduler.load_state_dict(_like(scheduler.state_dict(), mine))
+                _restore_scheduler(scheduler, mine)
             torch.set_rng_state(generator)
             raise ScriptError(f"a scheduler doesn't take its state back ({error!r})", REMEDY) from None
 
@@ -234,6 +234,10 @@ def _put(
         place[key] = _cloned(value, str(key)).to(device)
     else:
         place[key] = _cloned(value, str(key))
+
+
+def _restore_scheduler(scheduler: LRScheduler, state: dict[str, Any]) -> None:
+    scheduler.load_state_dict(_like(scheduler.state_dict(), _cloned(state, "")))
 
 
 def _restore_groups(optimizer: Optimizer, theirs: list[dict[str, Any]]) -> None:

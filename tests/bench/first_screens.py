@@ -244,17 +244,6 @@ def links(chain: Chain, rate: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def restarted(chain: Chain, host: str, *words: str) -> Iterator[None]:
-    """A worker whose agent was started anew with such words."""
-    chain.on(host, "agent", "stop")
-    chain.on(host, "join", chain.head, "--token", chain.invite(), "--headless", *words)
-    try:
-        yield
-    finally:
-        chain.on(host, "agent", "stop")
-
-
-@contextlib.contextmanager
 def back_afterwards(chain: Chain, host: str) -> Iterator[None]:
     try:
         yield
@@ -273,10 +262,12 @@ def other_torch(chain: Chain, host: str) -> Iterator[None]:
     with back_afterwards(chain, host):
         os.environ["PYTHONPATH"] = str(file.parents[1])
         try:
-            with restarted(chain, host):
-                yield
+            chain.on(host, "agent", "stop")
+            chain.on(host, "join", chain.head, "--token", chain.invite(), "--headless")
+            yield
         finally:
             del os.environ["PYTHONPATH"]
+            chain.on(host, "agent", "stop")
 
 
 @contextlib.contextmanager

@@ -140,15 +140,18 @@ def test_a_firewall_that_closes_in_the_middle_of_a_run_costs_the_node_behind_it_
     run = ready.start("head", *words)
     try:
         ready.until(lambda: ready.steps_of(run) > 3, 60, run.err.read_text)
+        folder = json.loads(run.out.read_text().splitlines()[0])["folder"]
         old.shut(47632)
-        closed, seen = time.monotonic(), ready.steps_of(run)
+        closed = time.monotonic()
+        # not steps, for some may have been made before the way was closed and said after it
+        ready.until(lambda: '"left_out"' in events_of(folder), 30, run.err.read_text)
+        seen = ready.steps_of(run)
         ready.until(lambda: ready.steps_of(run) > seen + 3, 30, run.err.read_text)
         assert time.monotonic() - closed < 30
         assert ready.on("head", "stop").exit == 0
         assert run.wait(20) == 130
     finally:
         old.open_up()
-    folder = json.loads(run.out.read_text().splitlines()[-1])["folder"]
     left_out = [json.loads(line) for line in events_of(folder).splitlines() if '"left_out"' in line]
     assert [event["node"] for event in left_out] == ["old"]
     assert "old (eth0, " in left_out[0]["why"]

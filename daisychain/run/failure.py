@@ -31,7 +31,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         """Node, place, what: one line."""
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file
         said = ": ".join(part for part in (self.node, place, self.message) if part)
-        return f"{said}. {self.remedy}" if self.remedy else said
+        return f"{said.rstrip('.')}. {self.remedy}" if self.remedy else said
 
 
 def cause(failures: Sequence[Failure]) -> Failure:
@@ -48,6 +48,7 @@ def from_report(node: str, report: Mapping[str, Any], log_path: str, at_s: float
         node=node,
         origin=origin if origin in BY_CAUSE else "chain",
         message=f"{kind}: {message}" if kind else message,
+        remedy=str(report.get("remedy") or ""),
         file=str(report.get("file") or ""),
         line=line if isinstance(line, int) else None,
         exit_code=6 if origin == "script" else 1,

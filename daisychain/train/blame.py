@@ -8,6 +8,7 @@ from daisychain.errors import DaisyError, LinkError
 from daisychain.train import reports
 
 LONGEST = 500
+REMEDY = "Correct the script; the log has the whole traceback"
 GLOO = re.compile(r"gloo", re.IGNORECASE)
 SOURCE_PLACE = re.compile(r"\[?\S*/gloo/\S+?:\d+\]?\s*")
 """Where in gloo's own source a message comes from; means nothing to people."""
@@ -21,11 +22,13 @@ def describe(error: BaseException, folder: Path) -> reports.Report | None:
     if is_lost_peer(error):
         return reports.error("peer", kind, f"lost the connection to another node: {_tidy(error)}")
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
-        return reports.error("script", kind, error.msg, _relative(error.filename, folder), error.lineno)
+        return reports.error("script", kind, error.msg, _relative(error.filename, folder), error.lineno, REMEDY)
     if isinstance(error, KeyboardInterrupt):
         return reports.error("chain", kind, "interrupted")
     file, line = _place(error, folder)
-    return reports.error("script", kind, _one_line(str(error)) or kind, file, line)
+    remedy = error.remedy if isinstance(error, DaisyError) else REMEDY
+    message = error.what if isinstance(error, DaisyError) else str(error)
+    return reports.error("script", kind, _one_line(message) or kind, file, line, remedy)
 
 
 def is_lost_peer(error: BaseException) -> bool:
@@ -42,7 +45,7 @@ def _of_exit(error: SystemExit, folder: Path) -> reports.Report | None:
         return None
     file, line = _place(error, folder)
     said = f"the script ended with exit code {error.code}" if isinstance(error.code, int) else _one_line(str(error))
-    return reports.error("script", "SystemExit", said, file, line)
+    return reports.error("script", "SystemExit", said, file, line, "The log has what it printed")
 
 
 def _place(error: BaseException, folder: Path) -> tuple[str, int | None]:

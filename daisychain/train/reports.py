@@ -173,9 +173,10 @@ def note(text: str) -> Report:
     return {"kind": "note", "text": text}
 
 
-def error(origin: Origin, type: str, message: str, file: str = "", line: int | None = None) -> Report:
-    """Why this rank ends: one line, and where. The traceback is in the rank's log."""
-    return {"kind": "error", "origin": origin, "type": type, "message": message, "file": file, "line": line}
+def error(origin: Origin, type: str, message: str, file: str = "", line: int | None = None, remedy: str = "") -> Report:
+    """Why this rank ends: one line, where, and what to try. The traceback is in the rank's log."""
+    place = {"file": file, "line": line}
+    return {"kind": "error", "origin": origin, "type": type, "message": message, **place, "remedy": remedy}
 
 
 def done() -> Report:

@@ -121,7 +121,7 @@ def faults(chain: Chain) -> list[Fault]:
         ),
         Fault(
             "a script that raises",
-            ("no number 3", r"raises\.py:\d+"),
+            ("no number 3", r"raises\.py:\d+", "Correct the script"),
             {"job": "script", "path": chain.write("raises.py", RAISES)},
         ),
         Fault("data that isn't there", ("weather.csv", "Check the path"), {**usual, "data": "weather.csv"}),

@@ -34,9 +34,11 @@ def test_a_script_error_has_its_place_and_exit_code() -> None:
         "message": "bad",
         "file": "train.py",
         "line": 7,
+        "remedy": "Correct it",
     }
     found = from_report("old", report, "/log", 2.0)
-    assert found.text == "old: train.py:7: ValueError: bad"
+    assert found.text == "old: train.py:7: ValueError: bad. Correct it"
+    assert from_report("old", report | {"message": "Bad."}, "", 0.0).text.endswith("ValueError: Bad. Correct it")
     assert (found.exit_code, found.log_path, found.at_s) == (6, "/log", 2.0)
 
 

@@ -41,7 +41,7 @@ def test_the_innermost_frame_of_the_users_files_is_named():
     report = describe(ended_by(DataError("no such column", "Check the name")), here.parent)
     assert report is not None
     assert report["file"] == here.name
-    assert report["message"] == "no such column. Check the name"
+    assert (report["message"], report["remedy"]) == ("no such column", "Check the name")
     code = compile("import json\njson.loads('{')", str(here.parent / "user.py"), "exec")
     try:
         exec(code, {})
@@ -49,6 +49,7 @@ def test_the_innermost_frame_of_the_users_files_is_named():
         report = describe(error, here.parent)
     assert report is not None
     assert (report["type"], report["file"], report["line"]) == ("JSONDecodeError", "user.py", 2)
+    assert "log" in report["remedy"]
 
 
 def test_a_message_is_one_short_line():

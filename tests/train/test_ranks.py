@@ -258,7 +258,8 @@ def test_ranks_that_build_different_models_say_so_before_the_first_step(start):
         code, reports = rank.finish()
         assert code == 1
         assert (reports[-1]["origin"], reports[-1]["line"]) == ("script", 5)
-        assert reports[-1]["message"].startswith("the model on mid differs from head's. ")
+        assert reports[-1]["message"] == "the model on mid differs from head's"
+        assert reports[-1]["remedy"]
 
 
 def test_what_a_script_does_wrong_is_reported_with_file_and_line(start, tmp_path):

@@ -18,7 +18,12 @@ WINDOW = 20
 CALM_WINDOW = 100
 """The same where ranks don't wait for each other in each step, and shares that follow chance cost more than old ones:
 on a table of flights at --sync local, over hosts under quotas of 80, 40 and 20 %, runs took 0.79 to 0.89 of head
-alone's time with windows of 20 steps, over which means differ by up to 30 %, and 0.67 with the first shares kept."""
+alone's time with windows of 20 steps, over which means differ by up to 30 %, and 0.67 with the first shares kept.
+
+Such steps of 27 ms take about a quarter of a quota's period (0.1 s), so that one in four or five is a stall: where
+rare stalls are left out, these may count in one window and not in the next. With every stall counted, and what a rank
+does between its steps (train/local.py), the nodes waited 2 to 4 % of three such runs; before, the two faster ones
+waited 10 to 13 % of theirs."""
 LONG = 5
 """Windows over which small gains count."""
 COLD_STEPS = 2
@@ -90,22 +95,25 @@ class Balancer:
         *,
         skip: int = COLD_STEPS,
         eager: bool = True,
-        window: int = WINDOW,
+        apart: bool = False,
     ) -> None:
         """known: a model's cost on each rank, the run's own or the reference one. skip: steps left out at first.
 
-        eager: shares come from another model, and follow the first windows at once. window: steps of the later ones.
+        eager: shares come from another model, and follow the first windows at once. apart: ranks don't wait for each
+        other in each step, so that a stall costs its own rank alone, and counts.
         """
         self._known, self._names = known, names
         self._balance = Balance(shares, eager=eager)
-        self._skip, self._window = skip, window
+        self._skip, self._apart = skip, apart
+        self._window = CALM_WINDOW if apart else WINDOW
+        """Steps of a window, but for the first ones."""
         self._times: list[Sequence[float]] = []
         """Of the steps with these shares."""
         self._earlier: list[Sequence[float]] = []
         """Of steps before these, as they would have been with these shares and at the speeds of now."""
         self._undecided = 0
         """Steps since the last window's end."""
-        self._steps: deque[Step] = deque(maxlen=2 * window)
+        self._steps: deque[Step] = deque(maxlen=2 * self._window)
         """Of these shares; the first ones are left out."""
         self._step_s = 0.0
         """About what a step takes; 0: unknown."""
@@ -185,12 +193,13 @@ class Balancer:
 
     def _end_window(self) -> str:
         size = self._window
-        if self._undecided not in (FIRST_WINDOW if self._balance.eager else size, 2 * size):
+        first = FIRST_WINDOW if self._balance.eager and not self._apart else size
+        if self._undecided not in (first, 2 * size):
             return ""
         window = zip(*self._times[-self._undecided :], strict=True)
         history = [*self._earlier, *self._times][-2 * size :]
-        often = [stalls_often(of_rank) for of_rank in zip(*history, strict=True)]
-        if any(often) and len(history) < 2 * size:
+        often = [self._apart or stalls_often(of_rank) for of_rank in zip(*history, strict=True)]
+        if any(often) and len(history) < 2 * size and not self._apart:
             return ""  # in so few steps rare stalls may look common
         self._undecided = 0
         if self._hold:
@@ -200,7 +209,8 @@ class Balancer:
         noise = max(uncertainty(of_rank) for of_rank, _ in columns)
         reason = self._decide([typical(of_rank, stalls) for of_rank, stalls in columns], noise=noise)
         if not reason and len(self._times) >= LONG * size:
-            reason = self._decide([typical(of_rank) for of_rank in zip(*self._times, strict=True)], long=True)
+            columns_s = zip(*self._times, strict=True)
+            reason = self._decide([typical(of_rank, self._apart or None) for of_rank in columns_s], long=True)
             self._times = self._times[-(LONG - 1) * size :]
         return reason
 

@@ -28,7 +28,6 @@ from daisychain.errors import ScriptError
 from daisychain.plan.sync import FIRST_STEPS, ON_THE_WAY, Sync, fitted, next_steps, outer
 from daisychain.train import reports
 from daisychain.train.average import Average, Sum
-from daisychain.train.balance import CALM_WINDOW
 from daisychain.train.batches import Piece
 from daisychain.train.exchange import Work
 from daisychain.train.meter import Times
@@ -119,7 +118,7 @@ class Sent(NamedTuple):
 class LocalSteps(Steps):
     """Steps whose gradients stay on their rank. Alone, each step counts at once, as usual."""
 
-    window = CALM_WINDOW
+    apart = True
 
     def __init__(self, *, sync: Sync, **more: Any) -> None:
         super().__init__(**more)
@@ -134,6 +133,8 @@ class LocalSteps(Steps):
         """The last round of this generation whose average has arrived."""
         self._arrived_s = self._exchange_s = 0.0
         """When the average on its way was seen to be there, 0 before; and how long the last one took."""
+        self._waited_s = self._between_s = 0.0
+        """For an average, so far; and what this rank did itself between the last two steps."""
         self._looks: RemovableHandle | None = None
 
     # --- forming --------------------------------------------------------------------------------------
@@ -201,7 +202,9 @@ class LocalSteps(Steps):
             steps = self._steps if self._fixed else fitted(self._steps, self._length - self.index)
             self._round = Round(self._capture_now(), steps)
         super().take(piece, parts)
-        self._before = None  # a lost step is put back with its round
+
+    def _remembered(self) -> None:
+        """A lost step is put back with its round."""
 
     def total(self, values: Tensor) -> Tensor:
         """Batch normalisation looks at this rank's own samples."""
@@ -223,6 +226,8 @@ class LocalSteps(Steps):
             return super()._complete_step(piece, times)
         if self._crew.called:
             return False
+        begun_s, waited_s = time.perf_counter(), self._waited_s
+        times = times._replace(charged_s=times.charged_s + self._between_s)
         self._advance(piece, times)
         self._round.done.append(Done(piece, times, self._step_report(piece, times)))
         if self._sent is not None:
@@ -235,6 +240,7 @@ class LocalSteps(Steps):
         leaves = isinstance(sys.exc_info()[1], GeneratorExit)
         if leaves or len(self._round.done) >= self._round.steps or self.index == 0:
             self._close(self._round, leaves)
+        self._between_s = time.perf_counter() - begun_s - (self._waited_s - waited_s)
         return not self._exchange.broken
 
     # --- a round's end -----------------------------------------------------------------------------
@@ -324,6 +330,7 @@ class LocalSteps(Steps):
         self._exchange_s, self._arrived_s = (self._arrived_s or now_s) - sent.begun_s, 0.0
         self._sent, self._heard = None, Heard(sent.round, news)
         self._stop_looking()
+        self._waited_s += now_s - begun_s
         self._publish(sent.round.done, now_s - begun_s)
         self._keep()
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from daisychain.errors import LinkError, ScriptError
 from daisychain.plan.shares import Cost, cut, equal, fitting, solve
 from daisychain.train import checkpoint, knobs, reports
-from daisychain.train.balance import COLD_STEPS, WINDOW, Balancer, Schedule, first_costs, typical
+from daisychain.train.balance import COLD_STEPS, Balancer, Schedule, first_costs, typical
 from daisychain.train.batches import Piece
 from daisychain.train.crew import FRESH, Crew, Standing
 from daisychain.train.exchange import Exchange
@@ -43,8 +43,8 @@ RECENT = 20
 class Steps:
     """Follows the main loader's steps; the reducer asks it for the weight of the moment. One a process."""
 
-    window = WINDOW
-    """Steps that shares go by."""
+    apart = False
+    """Whether ranks step without waiting for each other."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Steps:
         self._planned, self._previous = Schedule(shares), None
         skip = COLD_STEPS if not self.finished else 1
         self._balancer = (
-            Balancer(shares, known, names, skip=skip, window=self.window) if self._follows and len(names) > 1 else None
+            Balancer(shares, known, names, skip=skip, apart=self.apart) if self._follows and len(names) > 1 else None
         )
         if self.has_loader:
             self._tell(self._plan(shares))
@@ -231,7 +231,7 @@ class Steps:
         before, shares = self._schedule.at(self.finished), solve(self._batch, costs)
         first = self.finished + 1 + self._lookahead
         self._schedule.change(first, shares)
-        self._balancer = Balancer(shares, costs, names, skip=COLD_STEPS, eager=False, window=self.window)
+        self._balancer = Balancer(shares, costs, names, skip=COLD_STEPS, eager=False, apart=self.apart)
         if shares != before:
             self._tell(reports.shares(first + 1, shares, "the model itself was tried on every node"))
 
@@ -306,10 +306,14 @@ class Steps:
         self._dropped = self._complete = False
         begin_attempt(self)
         self._irregular = self._irregular or self._acts != 1
-        self._before = Before(self._training, whole=self._irregular) if not self._exchange.alone else None
+        self._before = self._remembered()
         self._acts = 0
         self._parts.begin(piece, parts, adds_up=self._irregular)
         self.weigh(parts[0])
+
+    def _remembered(self) -> Before | None:
+        """What puts the step that begins back, should it be lost."""
+        return Before(self._training, whole=self._irregular) if not self._exchange.alone else None
 
     def next_part(self, part: Piece) -> None:
         """The next part of the piece comes. Noise goes by the sample's position, so it counts forwards anew."""

@@ -4,6 +4,7 @@ import pytest
 
 from daisychain.plan.shares import PATIENCE, Cost
 from daisychain.train.balance import (
+    CALM_WINDOW,
     COLD_STEPS,
     FIRST_WINDOW,
     JUMP_STEPS,
@@ -45,6 +46,17 @@ def test_shares_that_come_from_the_model_itself_do_not_follow_the_first_window()
     answers = [subject.observe((50, 50), 100, (1.0, 1.15)) for _ in range(PATIENCE * WINDOW)]
     assert answers[:-1] == [None] * (PATIENCE * WINDOW - 1)
     assert answers[-1] is not None
+
+
+def test_a_stall_of_a_rank_that_nobody_waits_for_counts_however_rare():
+    """One step in eight of `old` stalls: it needs 1.875 s for what takes `head` 1."""
+    subject = balancer(skip=0, apart=True)
+    steps = [(1.0, 8.0 if at % 8 == 7 else 1.0) for at in range(CALM_WINDOW)]
+    answers = [subject.observe((50, 50), 100, times) for times in steps]
+    assert answers[:-1] == [None] * (CALM_WINDOW - 1)
+    assert answers[-1][0] == (65, 35)
+    waited_for = balancer(skip=0)
+    assert [waited_for.observe((50, 50), 100, times) for times in steps] == [None] * CALM_WINDOW
 
 
 def test_cold_steps_are_left_out():

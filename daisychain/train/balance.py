@@ -22,7 +22,7 @@ alone's time with windows of 20 steps, over which means differ by up to 30 %, an
 
 Such steps of 27 ms take about a quarter of a quota's period (0.1 s), so that one in four or five is a stall: where
 rare stalls are left out, these may count in one window and not in the next. With every stall counted, and what a rank
-does between its steps (train/local.py), the nodes waited 2 to 4 % of three such runs; before, the two faster ones
+does between its steps (train/local.py), the nodes waited 1 to 4 % of three such runs; before, the two faster ones
 waited 10 to 13 % of theirs."""
 LONG = 5
 """Windows over which small gains count."""

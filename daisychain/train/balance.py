@@ -20,10 +20,10 @@ CALM_WINDOW = 100
 on a table of flights at --sync local, over hosts under quotas of 80, 40 and 20 %, runs took 0.79 to 0.89 of head
 alone's time with windows of 20 steps, over which means differ by up to 30 %, and 0.67 with the first shares kept.
 
-Such steps of 27 ms take about a quarter of a quota's period (0.1 s), so that one in four or five is a stall: where
-rare stalls are left out, these may count in one window and not in the next. With every stall counted, and what a rank
-does between its steps (train/local.py), the nodes waited 1 to 4 % of three such runs; before, the two faster ones
-waited 10 to 13 % of theirs."""
+Each stall counts there. Where a step takes a quarter of a quota's period (0.1 s), one in four or five is a stall: if
+rare ones were left out, these could count in one window and not in the next. With all counted, and what a rank does
+between its steps (train/local.py), the nodes waited 1 to 4 % of three such runs; before, the two faster ones waited 10
+to 13 % of theirs."""
 LONG = 5
 """Windows over which small gains count."""
 COLD_STEPS = 2
@@ -95,18 +95,17 @@ class Balancer:
         *,
         skip: int = COLD_STEPS,
         eager: bool = True,
-        apart: bool = False,
+        lockstep: bool = True,
     ) -> None:
         """known: a model's cost on each rank, the run's own or the reference one. skip: steps left out at first.
 
-        eager: shares come from another model, and follow the first windows at once. apart: ranks don't wait for each
-        other in each step, so that a stall costs its own rank alone, and counts.
+        eager: shares come from another model, and follow the first windows at once. lockstep: ranks wait for each other
+        in each step; otherwise a stall costs its own rank alone, and counts.
         """
         self._known, self._names = known, names
         self._balance = Balance(shares, eager=eager)
-        self._skip, self._apart = skip, apart
-        self._window = CALM_WINDOW if apart else WINDOW
-        """Steps of a window, but for the first ones."""
+        self._skip, self._lockstep = skip, lockstep
+        self._window, self._first_window = (WINDOW, FIRST_WINDOW) if lockstep else (CALM_WINDOW, CALM_WINDOW)
         self._times: list[Sequence[float]] = []
         """Of the steps with these shares."""
         self._earlier: list[Sequence[float]] = []
@@ -193,13 +192,12 @@ class Balancer:
 
     def _end_window(self) -> str:
         size = self._window
-        first = FIRST_WINDOW if self._balance.eager and not self._apart else size
-        if self._undecided not in (first, 2 * size):
+        if self._undecided not in (self._first_window if self._balance.eager else size, 2 * size):
             return ""
         window = zip(*self._times[-self._undecided :], strict=True)
         history = [*self._earlier, *self._times][-2 * size :]
-        often = [self._apart or stalls_often(of_rank) for of_rank in zip(*history, strict=True)]
-        if any(often) and len(history) < 2 * size and not self._apart:
+        often = [self._counts_stalls(of_rank) for of_rank in zip(*history, strict=True)]
+        if self._lockstep and any(often) and len(history) < 2 * size:
             return ""  # in so few steps rare stalls may look common
         self._undecided = 0
         if self._hold:
@@ -209,10 +207,15 @@ class Balancer:
         noise = max(uncertainty(of_rank) for of_rank, _ in columns)
         reason = self._decide([typical(of_rank, stalls) for of_rank, stalls in columns], noise=noise)
         if not reason and len(self._times) >= LONG * size:
-            columns_s = zip(*self._times, strict=True)
-            reason = self._decide([typical(of_rank, self._apart or None) for of_rank in columns_s], long=True)
+            everything = zip(*self._times, strict=True)
+            times = [typical(of_rank, self._counts_stalls(of_rank)) for of_rank in everything]
+            reason = self._decide(times, long=True)
             self._times = self._times[-(LONG - 1) * size :]
         return reason
+
+    def _counts_stalls(self, times: Sequence[float]) -> bool:
+        """Whether a rank's stalls among these steps are its own way of being slow."""
+        return not self._lockstep or stalls_often(times)
 
     def _decide(
         self, compute_s: Sequence[float], *, jumped: bool = False, long: bool = False, noise: float = 1.0

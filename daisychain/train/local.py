@@ -118,7 +118,7 @@ class Sent(NamedTuple):
 class LocalSteps(Steps):
     """Steps whose gradients stay on their rank. Alone, each step counts at once, as usual."""
 
-    apart = True
+    lockstep = False
 
     def __init__(self, *, sync: Sync, **more: Any) -> None:
         super().__init__(**more)
@@ -150,7 +150,7 @@ class LocalSteps(Steps):
     def muster(self) -> None:
         if self._begun is not None:
             self.restore(self._begun)
-        self._exchange_s, self._heard = 0.0, None
+        self._exchange_s, self._between_s, self._heard = 0.0, 0.0, None
         super().muster()
         if self._exchange.alone:
             self._average.momentum = []

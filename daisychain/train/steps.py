@@ -43,8 +43,8 @@ RECENT = 20
 class Steps:
     """Follows the main loader's steps; the reducer asks it for the weight of the moment. One a process."""
 
-    apart = False
-    """Whether ranks step without waiting for each other."""
+    lockstep = True
+    """Whether ranks wait for each other in each step."""
 
     def __init__(
         self,
@@ -149,9 +149,8 @@ class Steps:
         self._lookahead = max(standing.lookahead for standing in everyone)
         self._planned, self._previous = Schedule(shares), None
         skip = COLD_STEPS if not self.finished else 1
-        self._balancer = (
-            Balancer(shares, known, names, skip=skip, apart=self.apart) if self._follows and len(names) > 1 else None
-        )
+        follows = self._follows and len(names) > 1
+        self._balancer = Balancer(shares, known, names, skip=skip, lockstep=self.lockstep) if follows else None
         if self.has_loader:
             self._tell(self._plan(shares))
 
@@ -231,7 +230,7 @@ class Steps:
         before, shares = self._schedule.at(self.finished), solve(self._batch, costs)
         first = self.finished + 1 + self._lookahead
         self._schedule.change(first, shares)
-        self._balancer = Balancer(shares, costs, names, skip=COLD_STEPS, eager=False, apart=self.apart)
+        self._balancer = Balancer(shares, costs, names, eager=False, lockstep=self.lockstep)
         if shares != before:
             self._tell(reports.shares(first + 1, shares, "the model itself was tried on every node"))
 

@@ -50,7 +50,7 @@ def test_shares_that_come_from_the_model_itself_do_not_follow_the_first_window()
 
 def test_a_stall_of_a_rank_that_nobody_waits_for_counts_however_rare():
     """One step in eight of `old` stalls: it needs 1.875 s for what takes `head` 1."""
-    subject = balancer(skip=0, apart=True)
+    subject = balancer(skip=0, lockstep=False)
     steps = [(1.0, 8.0 if at % 8 == 7 else 1.0) for at in range(CALM_WINDOW)]
     answers = [subject.observe((50, 50), 100, times) for times in steps]
     assert answers[:-1] == [None] * (CALM_WINDOW - 1)

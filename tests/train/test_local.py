@@ -263,6 +263,24 @@ def test_shares_follow_the_measured_speeds_between_rounds(start):
     assert crew[0].of_kind("shares")
 
 
+def test_shares_follow_what_a_rank_does_between_its_steps(start):
+    """Rank 1 takes 20 ms for it, which is no part of any step."""
+    slow = """
+chain = daisychain.init()
+if chain.rank == 1:
+    from daisychain.train.local import LocalSteps
+    report = LocalSteps._step_report
+    LocalSteps._step_report = lambda *args: (time.sleep(0.02), report(*args))[1]
+"""
+    text = SCRIPT.replace("\nchain = daisychain.init()\n", slow)
+    settings = {"seed": 3, "sync": "local:8", "rebalance": True}
+    crew = start(text, 2, args=["6", "0.01", "end"], settings=settings, speeds=[(0.0, 1.0), (0.0, 1.0)])
+    finish(crew, [0, 1])
+    steps = crew[0].of_kind("step")
+    assert steps[0]["shares"] == [5, 5]
+    assert steps[-1]["shares"][0] >= 7
+
+
 def test_a_script_without_a_prepared_loader_is_told_what_to_do(start):
     text = """
     import torch

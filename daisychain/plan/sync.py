@@ -14,8 +14,9 @@ MAX_STEPS = 200
 """Of a round, where the tool chooses: longer ones converge less well, and a lost rank costs the others a round."""
 FIRST_STEPS = 10
 """Of the first round, after which exchange and shares are measured."""
-LEAST_STEPS = 20
-"""Of later ones, where the tool chooses: comparing, copying and hashing parameters at each end is work too."""
+LEAST_STEPS = 32
+"""Of later ones, where the tool chooses: comparing, copying and hashing parameters at each end is work too, and hosts
+under a quota (0.1 s) come to a round's end, and to its middle, at times as far apart as that."""
 ON_THE_WAY = 0.5
 """The part of a round for which the average of the one before may be on its way, while steps are done."""
 SLACK = 1.25

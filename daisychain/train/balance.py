@@ -24,6 +24,8 @@ Each stall counts there. Where a step takes a quarter of a quota's period (0.1 s
 rare ones were left out, these could count in one window and not in the next. With all counted, and what a rank does
 between its steps (train/local.py), the nodes waited 1 to 4 % of three such runs; before, the two faster ones waited 10
 to 13 % of theirs."""
+CALM_FIRST_WINDOW = 50
+"""Of these the first ones: by a trial's half seconds, a host under a quota may seem a quarter too fast, or too slow."""
 LONG = 5
 """Windows over which small gains count."""
 COLD_STEPS = 2
@@ -105,7 +107,7 @@ class Balancer:
         self._known, self._names = known, names
         self._balance = Balance(shares, eager=eager)
         self._skip, self._lockstep = skip, lockstep
-        self._window, self._first_window = (WINDOW, FIRST_WINDOW) if lockstep else (CALM_WINDOW, CALM_WINDOW)
+        self._window, self._first_window = (WINDOW, FIRST_WINDOW) if lockstep else (CALM_WINDOW, CALM_FIRST_WINDOW)
         self._times: list[Sequence[float]] = []
         """Of the steps with these shares."""
         self._earlier: list[Sequence[float]] = []

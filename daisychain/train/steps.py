@@ -230,7 +230,7 @@ class Steps:
         before, shares = self._schedule.at(self.finished), solve(self._batch, costs)
         first = self.finished + 1 + self._lookahead
         self._schedule.change(first, shares)
-        self._balancer = Balancer(shares, costs, names, eager=False, lockstep=self.lockstep)
+        self._balancer = Balancer(shares, costs, names, eager=not self.lockstep, lockstep=self.lockstep)
         if shares != before:
             self._tell(reports.shares(first + 1, shares, "the model itself was tried on every node"))
 

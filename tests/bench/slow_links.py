@@ -1,21 +1,24 @@
 """What --sync exact, bf16 and local make of slow links: seconds and validation score against the head alone.
 
     python tests/bench/slow_links.py --csv flights.csv --target late --out slow_links.json
-    python tests/bench/slow_links.py --csv flights.csv --target late --links 20mbit --modes alone,local
+    python tests/bench/slow_links.py --csv flights.csv --target late --links 20mbit --modes alone,local,alone,local
 
 Builds a pretend LAN (root, Linux) with hosts of 80, 40 and 20 per cent of a core, all cables of one speed or all
-hosts on one Wi-Fi, and trains the tabular job on it once a cell. `seconds` are those between the chain being formed and
-its last step; an exact cell of another number of epochs (--exact-epochs) is scaled to the whole, and says so.
+hosts on one Wi-Fi, and trains the tabular job on it once a cell; with --hidden 512,384,256, flights_mlp.py with a
+network of these layers. `seconds` are those between the chain being formed and its last step; an exact cell of another
+number of epochs (--exact-epochs) is scaled to the whole, and says so.
 """
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from throughput import lines_of
@@ -30,6 +33,7 @@ LINKS = ("20mbit", "100mbit", "1000mbit", "wifi")
 MODES = ("alone", "exact", "bf16", "local")
 AIR = "40mbit"
 """Of the Wi-Fi, both ways of all hosts together."""
+SCRIPT = Path(__file__).with_name("flights_mlp.py")
 DAISYCHAIN = (sys.executable, "-m", "daisychain")
 READY_S, RUN_S = 120.0, 1800.0
 
@@ -39,14 +43,51 @@ def main() -> int:
     if reason := missing():
         sys.exit(reason)
     cells: list[dict[str, Any]] = []
-    for link in options.links.split(","):
-        with chain(link) as lan:
-            for mode in options.modes.split(","):
-                cells.append(measure(lan, link, mode, options))
-                print(row(cells[-1], cells), flush=True)
-                if options.out:
-                    Path(options.out).write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="flights-") as options.prepared:
+        if options.hidden:
+            prepare(options)
+        for link in options.links.split(","):
+            with chain(link) as lan:
+                for mode in options.modes.split(","):
+                    cells.append(measure(lan, link, mode, options))
+                    if alone := last_alone(cells):
+                        cells[-1]["of_alone"] = round(cells[-1]["seconds"] / alone["seconds"], 3)
+                    print(row(cells[-1]), flush=True)
+                    if options.out:
+                        Path(options.out).write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
+    show_medians(cells)
     return 0
+
+
+def last_alone(cells: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The run of head alone nearest before the newest cell: machines aren't equally fast for hours."""
+    *before, newest = cells
+    return next((cell for cell in reversed(before) if (cell["mode"], cell["link"]) == ("alone", newest["link"])), None)
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """The table as arrays, as the tabular job prepares it."""
+    request = {"csv": options.csv, "target": options.target, "drop": options.drop, "out": options.prepared}
+    words = (sys.executable, "-m", "daisychain.jobs.tabular.prepare")
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        print(json.dumps(request), file=child.stdin, flush=True)
+        last = {"kind": "nothing"}
+        for line in child.stdout:
+            last = json.loads(line)
+    if last["kind"] != "done":
+        sys.exit(f"{options.csv} can't be prepared: {last}")
+
+
+def show_medians(cells: list[dict[str, Any]]) -> None:
+    """Of the modes that were measured several times; and of each one's ratio to the last run alone before it."""
+    for link, mode in dict.fromkeys((cell["link"], cell["mode"]) for cell in cells):
+        of_mode = [cell for cell in cells if (cell["link"], cell["mode"]) == (link, mode)]
+        ratios = [cell["of_alone"] for cell in of_mode if cell.get("of_alone")]
+        if len(of_mode) > 1:
+            about = f", {median(ratios):.2f} of alone" if ratios else ""
+            print(f"{link:>9} {mode:6} median {median(cell['seconds'] for cell in of_mode):8.1f} s{about}")
 
 
 @contextmanager
@@ -98,15 +139,18 @@ def call(lan: Lan, host: str, *words: str, timeout: float = READY_S) -> list[dic
 def measure(lan: Lan, link: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """Train once; what came of it."""
     epochs = options.exact_epochs if mode in ("exact", "bf16") and options.exact_epochs else options.epochs
-    words = ["run", "tabular", options.csv, "--target", options.target, "--epochs", str(epochs), "--json", "--headless"]
-    for column in options.drop:
-        words += ["--drop", column]
+    words = ["--epochs", str(epochs), "--json", "--headless"]
     if options.batch:
         words += ["--batch", str(options.batch)]
     if mode == "alone":
         words += ["--nodes", "head"]
     else:
         words += ["--sync", mode, "--anyway"]
+    if options.hidden:
+        words = ["run", str(SCRIPT), "--data", options.prepared, *words, "--", *options.hidden.split(",")]
+    else:
+        dropped = [word for column in options.drop for word in ("--drop", column)]
+        words = ["run", "tabular", options.csv, "--target", options.target, *dropped, *words]
     finished = call(lan, "head", *words, timeout=RUN_S)[-1]
     folder = Path(finished["folder"])
     steps = lines_of(folder / "metrics.jsonl")
@@ -144,9 +188,8 @@ def min_of(line: dict[str, Any], name: str) -> float:
     return min(node[name] or 0.0 for node in line["nodes"].values())
 
 
-def row(cell: dict[str, Any], cells: list[dict[str, Any]]) -> str:
-    alone = next((other for other in cells if other["mode"] == "alone"), None)
-    ratio = f"{cell['seconds'] / alone['seconds']:6.2f} of alone" if alone else ""
+def row(cell: dict[str, Any]) -> str:
+    ratio = f"{cell['of_alone']:6.2f} of alone" if "of_alone" in cell else ""
     loss = "        " if cell["log_loss"] is None else f"{cell['log_loss']:8.4f}"
     about = "~" if cell["estimated"] else " "
     return (
@@ -163,6 +206,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--drop", action="append", default=[], help="a column to leave out")
     parser.add_argument("--links", default=",".join(LINKS))
     parser.add_argument("--modes", default=",".join(MODES), help="alone, exact, bf16, local, local:H; alone first")
+    parser.add_argument("--hidden", default="", help="sizes of the network's hidden layers, with commas")
     parser.add_argument("--epochs", type=int, default=8, help="passes of the whole training")
     parser.add_argument("--exact-epochs", type=int, default=0, help="passes of exact and bf16; scaled to the whole")
     parser.add_argument("--batch", type=int, default=0)

@@ -4,6 +4,7 @@ import pytest
 
 from daisychain.plan.shares import PATIENCE, Cost
 from daisychain.train.balance import (
+    CALM_FIRST_WINDOW,
     CALM_WINDOW,
     COLD_STEPS,
     FIRST_WINDOW,
@@ -48,15 +49,19 @@ def test_shares_that_come_from_the_model_itself_do_not_follow_the_first_window()
     assert answers[-1] is not None
 
 
-def test_a_stall_of_a_rank_that_nobody_waits_for_counts_however_rare():
-    """One step in eight of `old` stalls: it needs 1.875 s for what takes `head` 1."""
-    subject = balancer(skip=0, lockstep=False)
-    steps = [(1.0, 8.0 if at % 8 == 7 else 1.0) for at in range(CALM_WINDOW)]
+@pytest.mark.parametrize(
+    ("eager", "decides_after", "shares"),
+    [(True, CALM_FIRST_WINDOW, (65, 35)), (False, PATIENCE * CALM_WINDOW, (66, 34))],
+)
+def test_a_stall_of_a_rank_that_nobody_waits_for_counts_however_rare(eager, decides_after, shares):
+    """One step in eight of `old` stalls, in its first window 6 of 50, in the last 13 of 100: 1.84 s and 1.91 s a step."""
+    subject = balancer(skip=0, eager=eager, lockstep=False)
+    steps = [(1.0, 8.0 if at % 8 == 7 else 1.0) for at in range(decides_after)]
     answers = [subject.observe((50, 50), 100, times) for times in steps]
-    assert answers[:-1] == [None] * (CALM_WINDOW - 1)
-    assert answers[-1][0] == (65, 35)
-    waited_for = balancer(skip=0)
-    assert [waited_for.observe((50, 50), 100, times) for times in steps] == [None] * CALM_WINDOW
+    assert answers[:-1] == [None] * (decides_after - 1)
+    assert answers[-1][0] == shares
+    waited_for = balancer(skip=0, eager=eager)
+    assert [waited_for.observe((50, 50), 100, times) for times in steps] == [None] * decides_after
 
 
 def test_cold_steps_are_left_out():

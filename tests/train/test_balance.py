@@ -54,7 +54,7 @@ def test_shares_that_come_from_the_model_itself_do_not_follow_the_first_window()
     [(True, CALM_FIRST_WINDOW, (65, 35)), (False, PATIENCE * CALM_WINDOW, (66, 34))],
 )
 def test_a_stall_of_a_rank_that_nobody_waits_for_counts_however_rare(eager, decides_after, shares):
-    """One step in eight of `old` stalls, in its first window 6 of 50, in the last 13 of 100: 1.84 s and 1.91 s a step."""
+    """One step in eight of `old` stalls, 6 of the first window's 50, 13 of the last one's 100."""
     subject = balancer(skip=0, eager=eager, lockstep=False)
     steps = [(1.0, 8.0 if at % 8 == 7 else 1.0) for at in range(decides_after)]
     answers = [subject.observe((50, 50), 100, times) for times in steps]

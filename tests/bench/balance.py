@@ -27,6 +27,7 @@ from tests.lan.harness import Lan, Spec
 HOSTS = (Spec("head", cpu=80), Spec("mid", cpu=40), Spec("old", cpu=20))
 SCRIPT = Path(__file__).with_name("compute_bound.py")
 SLOWED, TO = "mid", 15.0
+RUN_S = 900.0
 SLOW_AFTER = 40
 """Steps of the long run."""
 WINDOW = 20
@@ -40,16 +41,16 @@ def main() -> int:
         chain.join_all()
         alone = {name: over(train(chain, 8, options.batch, name)[2:]) for name in (chain.head, *chain.workers)}
         together = [settled(train(chain, SETTLED + 24, options.batch)) for _ in range(options.runs)]
-        slowed = slow_down(chain, alone, options.batch)
-    rates = {name: row["samples_per_second"] for name, row in alone.items()}
-    result = {
-        "alone": alone,
-        "together": together,
-        "over_sum_of_alone": median(row["samples_per_second"] for row in together) / sum(rates.values()),
-        "wait": {name: median(row["wait"][name] for row in together) for name in rates},
-        "slowed": slowed,
-    }
-    show(result)
+        rates = {name: row["samples_per_second"] for name, row in alone.items()}
+        result: dict[str, Any] = {
+            "alone": alone,
+            "together": together,
+            "over_sum_of_alone": median(row["samples_per_second"] for row in together) / sum(rates.values()),
+            "wait": {name: median(row["wait"][name] for row in together) for name in rates},
+        }
+        show(result)
+        result["slowed"] = slow_down(chain, alone, options.batch)
+    show_slowed(result["slowed"])
     if options.out:
         Path(options.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
@@ -63,7 +64,7 @@ def command(steps: int, batch: int) -> tuple[str, ...]:
 def train(chain: Chain, steps: int, batch: int, *nodes: str) -> list[dict[str, Any]]:
     """The metrics of a run over so many steps."""
     words = ("--nodes", ",".join(nodes)) if nodes else ()
-    said = chain.on(chain.head, *command(steps, batch), *words, timeout=300)
+    said = chain.on(chain.head, *command(steps, batch), *words, timeout=RUN_S)
     assert said.exit == 0, said.err
     return lines_of(Path(said.last["folder"]) / "metrics.jsonl")
 
@@ -84,10 +85,10 @@ def slow_down(chain: Chain, alone: dict[str, dict[str, Any]], batch: int) -> dic
     process = chain.start(chain.head, *command(SLOW_AFTER + 80, batch))
     chain.until(lambda: process.out.read_text().strip() != "", 30, process.err.read_text)
     metrics = Path(json.loads(process.out.read_text().splitlines()[0])["folder"]) / "metrics.jsonl"
-    chain.until(lambda: len(lines_of(metrics)) >= SLOW_AFTER, 120)
+    chain.until(lambda: len(lines_of(metrics)) >= SLOW_AFTER, RUN_S)
     chain.lan[SLOWED].set_cpu(TO)
     at = len(lines_of(metrics))
-    assert process.wait(200) == 0, process.err.read_text()
+    assert process.wait(RUN_S) == 0, process.err.read_text()
     lines = lines_of(metrics)
     factor = TO / next(spec.cpu for spec in HOSTS if spec.name == SLOWED)
     best = sum(row["samples_per_second"] * (factor if name == SLOWED else 1) for name, row in alone.items())
@@ -115,8 +116,10 @@ def show(result: dict[str, Any]) -> None:
         rate, step_ms, shares = row["samples_per_second"], row["step_ms"], list(row["shares"].values())
         print(f"together         {rate:8.1f} samples/s {step_ms:8.0f} ms a step  {shares}")
     print(f"median over the sum of alone: {result['over_sum_of_alone']:.3f}")
-    print("waiting: " + ", ".join(f"{name} {part:.1%}" for name, part in result["wait"].items()))
-    slowed = result["slowed"]
+    print("waiting: " + ", ".join(f"{name} {part:.1%}" for name, part in result["wait"].items()), flush=True)
+
+
+def show_slowed(slowed: dict[str, Any]) -> None:
     print(f"{SLOWED} falls to {TO:.0f} % after step {slowed['at_step']}: shares {slowed['shares']}")
     for start, part in slowed["over_new_sum"].items():
         print(f"  steps {start:3} to {start + WINDOW:3} after it: {part:.3f} of the new sum")

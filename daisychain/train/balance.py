@@ -26,6 +26,8 @@ between its steps (train/local.py), the nodes waited 1 to 4 % of three such runs
 to 13 % of theirs."""
 CALM_FIRST_WINDOW = 50
 """Of these the first ones: by a trial's half seconds, a host under a quota may seem a quarter too fast, or too slow."""
+LASTING_S = 2.0
+"""A first window that covers more time than this tells better what a model costs than its trial did (trial.EACH_S)."""
 LONG = 5
 """Windows over which small gains count."""
 COLD_STEPS = 2
@@ -239,6 +241,15 @@ class Balancer:
             # until a change has proven itself, the next ones are compared with what was before it
             self._begin_anew(self._unproven or ((old, [*self._steps]) if proves else None))
         return reason
+
+
+def outlasts_trial(step_s: float, *, lockstep: bool) -> bool:
+    """Whether to follow the first windows at once though shares come from the model's own trial (Balancer.eager).
+
+    Of long steps the trial made one or two: on hosts under a quota of 0.1 s shares came out up to a third off, and 36
+    steps of a second each passed before they were corrected. Of short ones the trial knows more than eight tell.
+    """
+    return not lockstep or FIRST_WINDOW * step_s > LASTING_S
 
 
 def first_costs(known: Sequence[Cost], measured: Sequence[float]) -> list[Cost]:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from daisychain.errors import LinkError, ScriptError
 from daisychain.plan.shares import Cost, cut, equal, fitting, solve
 from daisychain.train import checkpoint, knobs, reports
-from daisychain.train.balance import COLD_STEPS, Balancer, Schedule, first_costs, typical
+from daisychain.train.balance import COLD_STEPS, Balancer, Schedule, first_costs, outlasts_trial, typical
 from daisychain.train.batches import Piece
 from daisychain.train.crew import FRESH, Crew, Standing
 from daisychain.train.exchange import Exchange
@@ -230,7 +230,9 @@ class Steps:
         before, shares = self._schedule.at(self.finished), solve(self._batch, costs)
         first = self.finished + 1 + self._lookahead
         self._schedule.change(first, shares)
-        self._balancer = Balancer(shares, costs, names, eager=not self.lockstep, lockstep=self.lockstep)
+        step_s = max(cost.step_s(share) for cost, share in zip(costs, shares, strict=True) if share)
+        eager = outlasts_trial(step_s, lockstep=self.lockstep)
+        self._balancer = Balancer(shares, costs, names, eager=eager, lockstep=self.lockstep)
         if shares != before:
             self._tell(reports.shares(first + 1, shares, "the model itself was tried on every node"))
 

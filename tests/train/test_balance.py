@@ -14,6 +14,7 @@ from daisychain.train.balance import (
     Schedule,
     first_costs,
     jump,
+    outlasts_trial,
     stalls_often,
     typical,
 )
@@ -47,6 +48,14 @@ def test_shares_that_come_from_the_model_itself_do_not_follow_the_first_window()
     answers = [subject.observe((50, 50), 100, (1.0, 1.15)) for _ in range(PATIENCE * WINDOW)]
     assert answers[:-1] == [None] * (PATIENCE * WINDOW - 1)
     assert answers[-1] is not None
+
+
+@pytest.mark.parametrize(
+    ("step_s", "lockstep", "follows"),
+    [(0.04, True, False), (0.2, True, False), (0.3, True, True), (1.0, True, True), (0.03, False, True)],
+)
+def test_first_windows_that_outlast_the_trial_are_followed_at_once(step_s, lockstep, follows):
+    assert outlasts_trial(step_s, lockstep=lockstep) is follows
 
 
 @pytest.mark.parametrize(

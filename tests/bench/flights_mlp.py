@@ -1,6 +1,6 @@
 """A script for slow_links.py: a dense network of chosen width on the arrays that the tabular job has prepared.
 
-Arguments: FOLDER HIDDEN..., the sizes of the hidden layers. Batch, rate, optimizer and scores as in the tabular job.
+Arguments: the sizes of the hidden layers. Batch, rate, optimizer and scores as in the tabular job.
 """
 
 import math

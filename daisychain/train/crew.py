@@ -6,7 +6,7 @@ just started is behind like one that missed the last step, so joining and recove
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from daisychain.errors import LinkError, ScriptError
@@ -109,11 +109,9 @@ class Crew:
         """
         why = self.exchange.broken
         while True:
-            self.exchange.close()
             if why:
-                # dropping the group waits, with Python's lock held, until whatever it still exchanges has failed
                 self._group.sever()
-            self._group.close()
+            self._group.close(has_ended=self.exchange.close())
             why = self._form(course, why)
             if not why:
                 everyone = self._level(course)
@@ -147,15 +145,19 @@ class Crew:
                 self._connect()
         except NETWORK_ERRORS as error:
             return str(error) or type(error).__name__
-        self.exchange.open(self.formation.generation, self.formation.world_size, self._group.backend)
+        self.exchange.open(
+            self.formation.generation, self.formation.world_size, self._group.backend, self._is_broken(self.formation)
+        )
         return ""
+
+    def _is_broken(self, formation: Formation) -> Callable[[], bool]:
+        return lambda: self._orders.broken(formation.generation)
 
     def _connect(self) -> None:
         if self._task.launcher == "torchrun":
             self._group.form_by_environment()
         else:
-            number = self.formation.generation
-            self._group.form(self.formation, self._listener, lambda: self._orders.broken(number))
+            self._group.form(self.formation, self._listener, self._is_broken(self.formation))
 
     def _level(self, course: Course) -> list[Standing]:
         """Compare, then send the newest state to whoever is behind. Everyone's standing as it was before."""

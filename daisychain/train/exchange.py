@@ -3,8 +3,10 @@
 Whatever fails, everything from then on is skipped and gives back the local values, until the chain has formed anew.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -17,6 +19,14 @@ NETWORK_ERRORS = (RuntimeError, ValueError)
 PIECE_BYTES = 1024 * 1024
 """Sent at once from rank to rank: gloo gives each such message as long as it gives a connection, 20 s, and a whole
 model may take minutes."""
+LETTING_GO_S = 0.5
+"""Within this time whatever is under way fails once its connections are cut. What doesn't never will: gloo forgets to
+wake who waits for a message of which a part had come."""
+POLL_S = 0.01
+
+
+def _never() -> bool:
+    return False
 
 
 class Staged:
@@ -28,9 +38,9 @@ class Staged:
     def is_completed(self) -> bool:
         return bool(self._work.is_completed())
 
-    def wait(self) -> None:
+    def wait(self, timeout: timedelta) -> None:
         """Until the sums are where the values were."""
-        self._work.wait()
+        self._work.wait(timeout)
         self._values.copy_(self._copy)
 
 
@@ -55,15 +65,31 @@ class Exchange:
         self.is_apart = False
         """Whether this rank does something by itself; it counts as alone then."""
         self._backend: Any = None
+        self._is_over: Callable[[], bool] = _never
+        self._lets_go = False
+        """Whether the generation was seen to be over while something was waited for."""
+        self._under_way: list[Any] = []
+        """What was begun and isn't known to have ended."""
 
-    def open(self, generation: int, world_size: int, backend: Any) -> None:
-        """A generation has formed. backend: a ProcessGroupGloo; None when this rank is alone."""
+    def open(self, generation: int, world_size: int, backend: Any, is_over: Callable[[], bool] = _never) -> None:
+        """A generation has formed. backend: a ProcessGroupGloo; None when this rank is alone.
+
+        is_over: whether it has lost a rank and its connections are cut.
+        """
         self.generation, self.world_size, self.broken, self._backend = generation, world_size, "", backend
-        self.bucket_bytes = None
+        self._is_over, self._lets_go, self.bucket_bytes = is_over, False, None
 
-    def close(self) -> None:
-        """The generation is over; what was sent arrives, nothing more will."""
+    def close(self) -> bool:
+        """The generation is over. Whether all that was under way has ended, as it must before its group can go."""
         self._backend = None
+        until_s = time.monotonic() + LETTING_GO_S
+        while any(not work.is_completed() for work in self._under_way):
+            if time.monotonic() > until_s:
+                self._under_way = []
+                return False
+            time.sleep(POLL_S)
+        self._under_way = []
+        return True
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -77,8 +103,8 @@ class Exchange:
     def twin(self) -> "Exchange":
         """The same ranks, by another door: it exchanges also while this one is apart. It must not outlive `close`."""
         other = Exchange()
-        other.open(self.generation, self.world_size, self._backend)
-        other.broken = self.broken
+        other.open(self.generation, self.world_size, self._backend, self._is_over)
+        other.broken, other._under_way = self.broken, self._under_way
         return other
 
     @property
@@ -98,7 +124,9 @@ class Exchange:
         local = values.detach().to("cpu", copy=True) if staged else values
         try:
             work = cast(dist.Work, self._backend.allreduce([local]))
-            return Staged(values, local, work) if staged else work
+            begun = Staged(values, local, work) if staged else work
+            self._under_way.append(begun)
+            return begun
         except NETWORK_ERRORS as error:
             self.fail(error)
             return None
@@ -110,11 +138,28 @@ class Exchange:
 
     def finish(self, work: Work) -> None:
         """Wait for what `start` began."""
-        if work is not None:
+        if work is not None and not self._lets_go:
             try:
-                work.wait()
+                self._wait(work)
             except NETWORK_ERRORS as error:
                 self.fail(error)
+            else:
+                self._under_way.remove(work)
+
+    def _wait(self, work: Any) -> None:
+        """Until it has ended. Raises one of NETWORK_ERRORS, also when gloo doesn't notice that it never will."""
+        is_over = False
+        while True:
+            try:
+                work.wait(timedelta(seconds=LETTING_GO_S))
+                return
+            except NETWORK_ERRORS:
+                if work.is_completed():
+                    raise
+                if is_over:
+                    self._lets_go = True
+                    raise
+                is_over = self._is_over()
 
     def total(self, values: Tensor) -> Tensor:
         """The elementwise sum over all ranks; `values` itself may be overwritten."""
@@ -131,7 +176,10 @@ class Exchange:
             return [mine.tolist()]
         everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
         try:
-            self._backend.allgather([everyone], [mine]).wait()
+            work = self._backend.allgather([everyone], [mine])
+            self._under_way.append(work)
+            self._wait(work)
+            self._under_way.remove(work)
         except NETWORK_ERRORS as error:
             self.fail(error)
             return [mine.tolist()]

@@ -30,6 +30,9 @@ DESCRIPTORS = "/dev/fd"
 EXCHANGE = timedelta(days=7)
 """How long for another one's gradients: it may be scoring. Who is lost is noticed by heartbeats, much sooner."""
 
+_stuck: list[Any] = []
+"""Groups that have a thread which gloo will never wake."""
+
 
 class Listener:
     """A socket bound to this node's own address, to serve the next generation's store from.
@@ -125,8 +128,13 @@ class Group:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as ours:
                 ours.shutdown(socket.SHUT_RDWR)
 
-    def close(self) -> None:
-        """Part; the others notice if they are still at work."""
+    def close(self, *, has_ended: bool = True) -> None:
+        """Part; the others notice if they are still at work.
+
+        has_ended: whether nothing is under way any more. The group's end would wait for it, with Python's lock held.
+        """
+        if not has_ended:
+            _stuck.append(self.backend)
         self._open, self.backend = False, None
 
 

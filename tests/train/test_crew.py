@@ -322,7 +322,8 @@ def test_a_broken_group_is_severed_before_it_is_dropped(broken, calls):
         def sever(self):
             said.append("sever")
 
-        def close(self):
+        def close(self, *, has_ended=True):
+            assert has_ended
             said.append("close")
 
     member.crew._group = Recorder()

@@ -1,7 +1,5 @@
 """Collectives that never raise, over a process group that fails when it is told to."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -11,8 +9,21 @@ from daisychain.train.exchange import Exchange
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
 
+class FakeWork:
+    def __init__(self, backend):
+        self._backend = backend
+
+    def is_completed(self):
+        return "to end" not in self._backend.fails
+
+    def wait(self, timeout=None):
+        self._backend._do("wait")
+        if not self.is_completed():
+            raise RuntimeError("Operation timed out!")
+
+
 class FakeBackend:
-    """Two ranks that always send the same: sums are doubled. `fails` names what raises."""
+    """Two ranks that always send the same: sums are doubled. `fails` names what raises, or "to end"."""
 
     def __init__(self):
         self.fails, self.error = set(), RuntimeError("Connection reset by peer")
@@ -25,7 +36,7 @@ class FakeBackend:
 
     def _begun(self, name):
         self._do(name)
-        return SimpleNamespace(wait=lambda: self._do("wait"))
+        return FakeWork(self)
 
     def allreduce(self, values):
         values[0].mul_(2)
@@ -130,6 +141,63 @@ def test_what_is_no_network_error_is_raised(pair, dist):
     dist.fails, dist.error = {"allreduce"}, KeyError("a bug")
     with pytest.raises(KeyError):
         pair.total(torch.ones(1))
+
+
+# --- what gloo doesn't end ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    monkeypatch.setattr(exchange, "LETTING_GO_S", 0.05)
+
+
+def test_a_sum_that_takes_long_is_waited_for(pair, dist):
+    dist.fails = {"to end"}
+    begun = pair.start(torch.ones(2))
+    waits = []
+    dist._do = lambda name: waits.append(name) or (len(waits) > 3 and dist.fails.clear())
+    pair.finish(begun)
+    assert (len(waits), pair.broken) == (4, "")
+    assert pair.close()
+
+
+@pytest.mark.parametrize("how", ["sum", "list"])
+def test_what_does_not_end_is_left_to_itself_once_its_generation_is_over(dist, hurried, how):
+    asked = []
+    subject = Exchange()
+    subject.open(3, 2, dist, lambda: asked.append(1) or len(asked) > 2)
+    begun = [subject.start(torch.ones(2)) for _ in range(3)]
+    dist.fails = {"to end"}
+    if how == "sum":
+        subject.finish(begun[0])
+    else:
+        assert subject.gather([4]) == [[4]]
+    assert subject.broken
+    assert len(asked) == 3
+    dist.calls.clear()
+    subject.finish(begun[1])
+    assert dist.calls == []
+    assert not subject.close()
+    # the next generation has nothing to do with it
+    dist.fails = set()
+    subject.open(4, 2, dist)
+    assert subject.total(torch.ones(2)).tolist() == [2, 2]
+    assert subject.close()
+
+
+def test_closing_waits_until_what_failed_has_ended_also_by_another_door(pair, dist):
+    door = pair.twin()
+    dist.fails = {"wait", "to end"}
+    begun = door.start(torch.ones(2))
+    calls = []
+
+    class Ending(FakeWork):
+        def is_completed(self):
+            return calls.append(1) or len(calls) > 3
+
+    begun.__class__ = Ending
+    assert pair.close()
+    assert len(calls) == 4
 
 
 # --- from a GPU ---------------------------------------------------------------------------------------------

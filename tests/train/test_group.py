@@ -84,3 +84,24 @@ def test_severing_cuts_what_was_connected_since_and_nothing_else(
     subject.sever()
     late[0].sendall(b"x")
     assert late[1].recv(1) == b"x"
+
+
+def test_a_group_that_something_is_still_under_way_in_is_never_dropped() -> None:
+    """Its end would wait for that."""
+    subject = Group()
+    dropped: list[str] = []
+
+    class Backend:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __del__(self) -> None:
+            dropped.append(self.name)
+
+    subject.backend = Backend("ended")
+    subject.close(has_ended=True)
+    subject.backend = Backend("stuck")
+    subject.close(has_ended=False)
+    assert subject.backend is None
+    assert dropped == ["ended"]
+    group._stuck.clear()

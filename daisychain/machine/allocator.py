@@ -11,6 +11,7 @@ KEEP = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
     "MALLOC_TOP_PAD_": str(64 * 2**20),
+    "MALLOC_ARENA_MAX": "1",
 }
 """glibc's own variables (mallopt(3)); other C libraries ignore them."""
 

@@ -131,7 +131,7 @@ def show_slowed(slowed: dict[str, Any]) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="runs of all together")
-    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--out", default="", help="file for the result as JSON")
     return parser.parse_args()
 

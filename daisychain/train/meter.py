@@ -58,7 +58,7 @@ class Charge:
     def __init__(self, waited: Callable[[], float], clock: Callable[[], float] = time.perf_counter) -> None:
         """waited: seconds for which other threads were kept from running, so far."""
         self._waited, self._clock = waited, clock
-        self._next_s, self._looking = 0.0, False
+        self._begun_s, self._next_s, self._looking = 0.0, 0.0, False
         self._threads_s = 0.0
         """For which threads waited during this step's exchanges."""
         self._before_s: float | None = None
@@ -67,11 +67,9 @@ class Charge:
         """Seconds of a step's exchanges for which threads waited for a processor, and all of them."""
 
     def begin_step(self) -> None:
-        """Look at this step's exchanges, if it is time."""
-        now_s = self._clock()
-        self._looking, self._threads_s = now_s >= self._next_s, 0.0
-        if self._looking:
-            self._next_s = now_s + LOOK_EVERY_S
+        """Look at this step's exchanges, if it is time. A step that wasn't one takes no look away (Meter.drop)."""
+        self._begun_s, self._threads_s = self._clock(), 0.0
+        self._looking = self._begun_s >= self._next_s
 
     def begin_exchange(self) -> None:
         """The script's thread begins to wait: what others do from now on is the exchange."""
@@ -85,8 +83,10 @@ class Charge:
 
     def of(self, computed_s: float, exposed_s: float) -> float:
         """The cost of the step that is over, in which so much was computed, and waited for exchanges."""
-        if self._looking and exposed_s > 0:
-            self._looks.append((min(exposed_s, self._threads_s), exposed_s))
+        if self._looking:
+            self._next_s = self._begun_s + LOOK_EVERY_S
+            if exposed_s > 0:
+                self._looks.append((min(exposed_s, self._threads_s), exposed_s))
         threads_s, looked_s = sum(look[0] for look in self._looks), sum(look[1] for look in self._looks)
         return computed_s + (exposed_s * threads_s / looked_s if looked_s else 0.0)
 

@@ -105,6 +105,17 @@ def test_threads_that_wait_for_a_processor_during_the_exchange_are_charged_too(c
     assert times.charged_s == times.compute_s == pytest.approx(0.02)
 
 
+def test_a_batch_that_did_not_come_takes_no_look_away(clock):
+    threads = Threads(clock)
+    threads.step(0.01)
+    for _ in range(12):
+        clock.sleep(0.2)
+        threads.meter.begin()
+        threads.meter.drop()  # an epoch of one step ends
+        times = threads.step(0.0)
+    assert times.charged_s == pytest.approx(0.02), "else the first look counts for ever"
+
+
 def test_that_pass_over_the_whole_exchange_at_most(clock):
     threads = Threads(clock)
     assert threads.step(0.5).charged_s == pytest.approx(0.05)  # several threads at once

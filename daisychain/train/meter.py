@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 LOOK_EVERY_S = 0.1
 """Between two steps whose exchanges are looked at, ..."""
-LOOKS = 8
-"""... of which so many count together: that covers several periods of a CPU quota (0.1 s)."""
+TOGETHER_S = 0.8
+"""... of which those within this time count together: that covers several periods of a CPU quota (0.1 s). A longer step
+counts by itself; when a longer wait for the others was charged by short ones before it, slow nodes got too little."""
 
 
 class Times(NamedTuple):
@@ -63,8 +64,8 @@ class Charge:
         """For which threads waited during this step's exchanges."""
         self._before_s: float | None = None
         """What `waited` said as the open exchange began; None: it isn't looked at."""
-        self._looks: deque[tuple[float, float]] = deque(maxlen=LOOKS)
-        """Seconds of a step's exchanges for which threads waited for a processor, and all of them."""
+        self._looks: deque[tuple[float, float, float]] = deque()
+        """When a step began, seconds of its exchanges for which threads waited for a processor, and all of them."""
 
     def begin_step(self) -> None:
         """Look at this step's exchanges, if it is time. A step that wasn't one takes no look away (Meter.drop)."""
@@ -85,9 +86,11 @@ class Charge:
         """The cost of the step that is over, in which so much was computed, and waited for exchanges."""
         if self._looking:
             self._next_s = self._begun_s + LOOK_EVERY_S
+            while self._looks and self._looks[0][0] <= self._begun_s - TOGETHER_S:
+                self._looks.popleft()
             if exposed_s > 0:
-                self._looks.append((min(exposed_s, self._threads_s), exposed_s))
-        threads_s, looked_s = sum(look[0] for look in self._looks), sum(look[1] for look in self._looks)
+                self._looks.append((self._begun_s, min(exposed_s, self._threads_s), exposed_s))
+        threads_s, looked_s = sum(look[1] for look in self._looks), sum(look[2] for look in self._looks)
         return computed_s + (exposed_s * threads_s / looked_s if looked_s else 0.0)
 
 

@@ -126,6 +126,14 @@ def test_a_typical_time_counts_common_stalls_and_leaves_out_rare_ones():
     assert typical([0.002, 0.002, 0.097] * 7 + [30.0]) == pytest.approx((0.101 * 7 + 2.5 * 0.097) / 22)
 
 
+def test_of_long_steps_the_middle_half_tells():
+    usual = [1.80, 1.82, 1.83, 1.84, 1.85, 1.85, 1.86]
+    assert typical([*usual, 2.55, 2.60]) == pytest.approx(1.846)
+    assert typical([*usual, 9.0, 9.0]) > 2.5, "but common stalls count"
+    short = [seconds / 10 for seconds in (*usual, 2.55, 2.60)]
+    assert typical(short) == pytest.approx(sum(short) / 9), "a quota's are part of being slow"
+
+
 def test_stalls_are_common_from_a_fifth_of_the_steps_on_even_when_they_are_most():
     assert not stalls_often([1.0] * 17 + [5.0] * 3)
     assert stalls_often([1.0] * 16 + [5.0] * 4)

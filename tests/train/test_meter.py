@@ -116,6 +116,13 @@ def test_a_batch_that_did_not_come_takes_no_look_away(clock):
     assert times.charged_s == pytest.approx(0.02), "else the first look counts for ever"
 
 
+def test_a_long_step_is_charged_by_its_own_exchange(clock):
+    threads = Threads(clock)
+    threads.step(0.03)
+    clock.sleep(1.0)
+    assert threads.step(0.001).charged_s == pytest.approx(0.021)
+
+
 def test_that_pass_over_the_whole_exchange_at_most(clock):
     threads = Threads(clock)
     assert threads.step(0.5).charged_s == pytest.approx(0.05)  # several threads at once
